@@ -10,7 +10,7 @@ mod sandbox_spec;
 mod start;
 
 pub use sandbox_spec::{
-    Containment, HttpRequest, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopChannel,
+    Containment, HttpRequest, Ipc, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopChannel,
     USUAL_VARIABLES, Unit, Vmm, VmmKind,
 };
 pub use start::{OwnerAction, Refusal, RefusalKind, StartAnswer, StartRequest};

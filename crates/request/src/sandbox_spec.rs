@@ -61,6 +61,9 @@ pub struct SandboxSpec {
     /// The containment; default: `auto`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contain: Option<Containment>,
+    /// Whether the members share System V and POSIX IPC, and `/dev/shm`, with the host; default: `host`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipc: Option<Ipc>,
     /// The most memory of all members together, in bytes. Beyond it the kernel kills all of them; the cause is `memory`.
     #[schema(minimum = 1_048_576)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,6 +228,26 @@ impl JailNetwork {
             JailNetwork::None => "none",
             JailNetwork::Host => "host",
             JailNetwork::New => "new",
+        }
+    }
+}
+
+/// With whom the members share System V and POSIX IPC, and `/dev/shm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "flags", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
+pub enum Ipc {
+    /// With the host: shared memory, semaphores and message queues stay after the sandbox.
+    Host,
+    /// With nobody else: they end with the sandbox.
+    Private,
+}
+
+impl From<Ipc> for penfold_state::Ipc {
+    fn from(ipc: Ipc) -> penfold_state::Ipc {
+        match ipc {
+            Ipc::Host => penfold_state::Ipc::Host,
+            Ipc::Private => penfold_state::Ipc::Private,
         }
     }
 }

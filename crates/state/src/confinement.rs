@@ -43,6 +43,17 @@ impl Profile {
     }
 }
 
+/// With whom the members share System V and POSIX IPC, and `/dev/shm`: the value of `--ipc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ipc {
+    /// With the host.
+    #[default]
+    Host,
+    /// With nobody else: the namespaces, and all that is in them, end with their last process.
+    Private,
+}
+
 /// What an exec needs to enter the jail of its sandbox, besides the namespaces of the jail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Jail {

@@ -59,7 +59,7 @@ pub mod wire;
 pub use penfold_cgroup::limits::{self, Limits};
 
 pub use cause_words::cause_clause;
-pub use confinement::{Identity, JAIL_PROGRAM, Jail, Profile, USER_SCRATCH};
+pub use confinement::{Identity, Ipc, JAIL_PROGRAM, Jail, Profile, USER_SCRATCH};
 pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;
 pub use evidence::LockState;

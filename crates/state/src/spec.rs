@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::confinement::{Identity, Jail, Profile};
+use crate::confinement::{Identity, Ipc, Jail, Profile};
 use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::launch::LaunchSource;
@@ -81,6 +81,8 @@ pub struct Spec {
     pub profile: Option<Profile>,
     /// The jail into which `wrapper` puts the command.
     pub jail: Option<Jail>,
+    /// With whom the members share IPC. A jail has its own in any case.
+    pub ipc: Ipc,
     /// The time that members have to end by themselves after the leader's end; those that are left then are described in the
     /// report before they are killed.
     pub leaks_after: Option<Duration>,
@@ -137,6 +139,12 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Tells whether penfold makes an IPC namespace for the sandbox. In a jail bubblewrap does.
+    #[must_use]
+    pub fn has_own_ipc(&self) -> bool {
+        self.ipc == Ipc::Private && self.jail.is_none()
+    }
+
     /// Returns the network namespace that the command enters.
     #[must_use]
     pub fn netns(&self) -> Option<PathBuf> {

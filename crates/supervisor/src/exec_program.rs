@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_process::Pid;
-use penfold_state::{Contain, ExecSpec, Identity, OwnerExit, Spec};
+use penfold_state::{Contain, ExecSpec, Identity, Ipc, OwnerExit, Spec};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Level;
@@ -135,6 +135,7 @@ fn exec_spec(
         identity: None,
         profile: None,
         jail: None,
+        ipc: if sandbox.has_own_ipc() { sandbox.ipc } else { Ipc::Host },
         leaks_after: None,
         seeks_clients: false,
         stop_command: Vec::new(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use penfold_control::Resolver;
 use penfold_process::{Pid, ProcessId, Stat};
-use penfold_state::{Contain, Detach, Id, Limits, OwnerExit, Spec, StartFailure};
+use penfold_state::{Contain, Detach, Id, Ipc, Limits, OwnerExit, Spec, StartFailure};
 use penfold_supervisor::Detached;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -159,6 +159,7 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         identity: None,
         profile: None,
         jail: None,
+        ipc: Ipc::Host,
         leaks_after: None,
         seeks_clients: false,
         stop_command: Vec::new(),

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 pub(crate) use penfold_request::OwnerAction as OnOwnerExit;
-use penfold_request::{Containment, SandboxSpec, StartRequest, Unit};
+use penfold_request::{Containment, Ipc, SandboxSpec, StartRequest, Unit};
 use penfold_state::{ExitStatus, Intent, Outcome, Registry, ScratchSpec, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
@@ -105,6 +105,9 @@ pub(crate) struct RunArgs {
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     pub(crate) contain: Containment,
+    /// Whether the members share System V and POSIX IPC, and /dev/shm, with the host [default: host].
+    #[arg(long, value_enum, value_name = "WITH", hide_possible_values = true)]
+    pub(crate) ipc: Option<Ipc>,
     #[arg(
         long,
         value_enum,

@@ -79,6 +79,7 @@ fn refuse_fields_of_files(spec: &SandboxSpec) -> Result<(), Problem> {
         grace_ms: _,
         patience_ms: _,
         contain: _,
+        ipc: _,
         memory_bytes: _,
         pids: _,
         cpus: _,

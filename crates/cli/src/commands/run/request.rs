@@ -85,6 +85,7 @@ impl RunArgs {
         let RunArgs {
             bounds,
             contain,
+            ipc,
             unit,
             detach,
             tty,
@@ -139,6 +140,7 @@ impl RunArgs {
             remove_at_end: rm,
             user,
             unit,
+            ipc,
             event_log: log,
             terminal: tty,
             ..SandboxSpec::default()

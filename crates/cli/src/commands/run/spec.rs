@@ -238,6 +238,7 @@ pub(super) fn spec(global: &Global, asked: Asked<'_>) -> Result<Spec, Failure> {
         identity: None,
         profile: spec.profile.map(Into::into),
         jail: None,
+        ipc: spec.ipc.map(Into::into).unwrap_or_default(),
         leaks_after: None,
         seeks_clients: caller.codes.fail_on_leak || report.is_some(),
         stop_command,
