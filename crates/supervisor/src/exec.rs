@@ -15,7 +15,7 @@ use penfold_state::intent::shortened;
 use penfold_state::state::{self, Status};
 use penfold_state::time::now_ms;
 use penfold_sys::child;
-use penfold_sys::launch::OwnStdio;
+use penfold_sys::launch::{IpcEntry, OwnStdio};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Cause, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -177,6 +177,7 @@ struct RequestedExec {
 fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, supervise: fn(Prepared) -> !) -> ! {
     let answers = requested.socket.try_clone();
     let cell = requested.stdio.cell();
+    let ipc = prepared.setup.program.ipc().map(IpcEntry::fds);
     let kept: Vec<BorrowedFd<'_>> = requested
         .stdio
         .fds()
@@ -184,6 +185,7 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
         .chain([requested.spec.as_fd(), requested.socket.as_fd()])
         .chain(answers.as_ref().ok().map(AsFd::as_fd))
         .chain(cell.as_ref().map(AsFd::as_fd))
+        .chain(ipc.iter().flat_map(|fds| fds.iter()).map(AsFd::as_fd))
         .collect();
     // The sandbox's supervisor may still hold the streams of its caller.
     let dropped =
@@ -273,6 +275,9 @@ fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
         rustix::thread::move_into_thread_name_spaces(init.as_fd(), spaces).map_err(|error| refused(&error))
     };
     let mut spaces = ThreadNameSpaceType::PROCESS_ID;
+    if prepared.setup.spec.has_own_ipc() {
+        spaces |= ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    }
     if !rustix::process::geteuid().is_root() {
         spaces |= ThreadNameSpaceType::USER;
     }

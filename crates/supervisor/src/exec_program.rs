@@ -61,6 +61,9 @@ pub(crate) fn exec_program(
     };
     let mut program =
         environment::program(&spec, &spec.command, place, &inherited).map_err(|error| error.to_string())?;
+    if let Some(entry) = sandbox.setup.program.ipc() {
+        program.enter_ipc(entry.clone());
+    }
     if let Some(jail) = jail {
         program.enter_jail(find_jail(jail_leader(sandbox, leader)?, jail, true)?);
     }

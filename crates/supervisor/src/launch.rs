@@ -149,7 +149,8 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, 
     match cloned.map_err(|error| other("make a pid namespace", &error))? {
         Forked::Child => {
             drop(link);
-            pidns::run(&mut setup.program, &other_end, namespaces.user.then_some(ids), terminal)
+            let ids = namespaces.user.then_some(ids);
+            pidns::run(&mut setup.program, &other_end, ids, terminal, setup.spec.has_own_ipc())
         }
         Forked::Parent(init) => {
             drop(other_end);
@@ -254,6 +255,10 @@ fn explain(failure: Failure) -> StartFailure {
         Step::Network => {
             let error = io::Error::from_raw_os_error(failure.errno);
             StartFailure::Other(format!("the command cannot enter its network namespace: {error}"))
+        }
+        Step::Ipc => {
+            let error = io::Error::from_raw_os_error(failure.errno);
+            StartFailure::Other(format!("the command cannot enter its IPC namespace: {error}"))
         }
         Step::User => {
             let error = io::Error::from_raw_os_error(failure.errno);

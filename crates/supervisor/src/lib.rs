@@ -37,6 +37,7 @@ mod exit_record;
 mod host;
 mod identity;
 mod immediate_kill;
+mod ipc;
 mod jail;
 mod launch;
 mod launcher;

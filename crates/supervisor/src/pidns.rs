@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::{Namespaces, Program, Released, launch};
+use penfold_sys::namespace::map_user;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
+use crate::ipc;
 use crate::pidns_protocol::{InitMessage, RELEASE};
 use crate::poll::poll;
 use crate::signals::CHILD;
@@ -24,14 +26,15 @@ pub(crate) fn namespaces() -> Namespaces {
 }
 
 /// Runs our init. `ids` are the outer user and group, if init is in a new user namespace; `terminal` is for a command that gets a
-/// process group of its own in its foreground.
+/// process group of its own in its foreground; `has_own_ipc` if the members share IPC with nobody else.
 pub(crate) fn run(
     program: &mut Program,
     link: &OwnedFd,
     ids: Option<(u32, u32)>,
     terminal: Option<OwnedFd>,
+    has_own_ipc: bool,
 ) -> ! {
-    if let Err(reason) = run_init(program, link, ids, terminal) {
+    if let Err(reason) = run_init(program, link, ids, terminal, has_own_ipc) {
         let _ = rustix::net::send(link, &InitMessage::Refused(reason).encode(), SendFlags::NOSIGNAL);
     }
     penfold_sys::fork::exit_now(0)
@@ -42,6 +45,7 @@ fn run_init(
     link: &OwnedFd,
     ids: Option<(u32, u32)>,
     terminal: Option<OwnedFd>,
+    has_own_ipc: bool,
 ) -> Result<(), String> {
     let failed = |act: &'static str| move |error: io::Error| format!("cannot {act}: {error}");
     // Set first, before any message: init must die with the supervisor.
@@ -54,6 +58,9 @@ fn run_init(
         map_user(ids).map_err(failed("map the user"))?;
     }
     mount_proc();
+    if has_own_ipc {
+        ipc::furnish()?;
+    }
     let launched = launch(program, None, None).map_err(failed("clone a process"))?;
     if !launched.ready().map_err(failed("hear from the cloned process"))? {
         return Err("the cloned process died".to_owned());
@@ -133,13 +140,6 @@ fn send(link: &OwnedFd, message: &InitMessage) -> Result<(), String> {
         }
     }
     Err("cannot reach the supervisor: no memory".to_owned())
-}
-
-/// Maps the user and group to themselves, see `user_namespaces(7)`, "Defining user and group ID mappings".
-fn map_user((user, group): (u32, u32)) -> io::Result<()> {
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
 /// Mounts a `/proc` of the namespace. If the host forbids it, the old `/proc` stays: wrong pids inside, but the end is

@@ -31,6 +31,7 @@ use penfold_teardown::{
 use self::conclusion::conclude;
 use crate::detached_parts::DetachedParts;
 use crate::immediate_kill::ImmediateKill;
+use crate::ipc;
 use crate::leader_cell::LeaderCell;
 use crate::nested;
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
@@ -410,6 +411,7 @@ impl Parts {
             })?;
         }
         owned::make(setup, nested.is_some(), resources)?;
+        ipc::add(setup, &proc, resources)?;
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
@@ -449,6 +451,7 @@ fn has_room(setup: &Setup) -> Result<(), String> {
     let pipe = spec.detach.as_ref().and_then(|detach| detach.ready_pipe.as_ref());
     let count = count + 2 * usize::from(pipe.is_some());
     let count = count + owned::descriptors(&spec.resources);
+    let count = count + ipc::DESCRIPTORS * usize::from(setup.program.ipc().is_some());
     descriptors::has_room(setup.channel.as_fd(), count)
         .map_err(|error| format!("cannot open the {count} descriptors that its supervision needs: {error}"))
 }

@@ -82,6 +82,9 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
             }
             // As long as a copy is open here, the reader of a descriptor sees no EOF.
             prepared.setup.program.close_given();
+            if let Some(ipc) = prepared.setup.program.ipc() {
+                ipc.close();
+            }
             set_title(&prepared.setup.spec);
             if !watch(supervisor, &pidfd, &session_ready) {
                 restart::begin_next_life(&prepared);

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_state::{OwnerExit, ScopeDir, Spec};
+use penfold_state::{Contain, OwnerExit, ScopeDir, Spec};
 use penfold_sys::child::{self, Peek};
-use penfold_sys::launch::Program;
+use penfold_sys::launch::{IpcEntry, Program};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork, schedule};
 use penfold_teardown::Resource as _;
@@ -176,7 +176,13 @@ fn programs(
             Some(program)
         }
     };
-    Ok((program, stop_program))
+    let mut programs = (program, stop_program);
+    if spec.has_own_ipc() && spec.contain != Contain::Pidns {
+        let ipc = IpcEntry::default();
+        programs.1.as_mut().map(|stop_program| stop_program.enter_ipc(ipc.clone()));
+        programs.0.enter_ipc(ipc);
+    }
+    Ok(programs)
 }
 
 /// Forks the supervisor directly. Every later child of this process is a member, so the launcher itself is the second
@@ -195,6 +201,7 @@ fn start_supervisor(
             }
             Ok(Forked::Parent(supervisor)) => {
                 penfold_sys::crash_point!("launcher-forked");
+                prepared.setup.program.ipc().map(IpcEntry::close);
                 match pidfd_open(supervisor, PidfdFlags::empty()) {
                     Ok(pidfd) => SupervisorHandle::Direct {
                         pid: supervisor,

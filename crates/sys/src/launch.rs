@@ -1,5 +1,6 @@
 //! Clones a child that waits until its parent releases it, then executes another program.
 
+mod ipc;
 mod jail;
 mod program;
 
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::process::Pid;
 
+pub use self::ipc::IpcEntry;
 pub use self::jail::JailEntry;
 pub use self::program::{Credentials, OwnStdio, Program};
 
@@ -33,6 +35,8 @@ pub enum Step {
     Directory,
     /// The entry into its network namespace.
     Network,
+    /// The entry into its IPC namespace.
+    Ipc,
     /// The change to its user.
     User,
     /// The loss of the rights that a process of its jail does not have.
@@ -284,6 +288,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
             Step::Network => 4,
             Step::User => 5,
             Step::Jail => 6,
+            Step::Ipc => 7,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -383,6 +388,7 @@ impl Launch {
             Some(4) => Step::Network,
             Some(5) => Step::User,
             Some(6) => Step::Jail,
+            Some(7) => Step::Ipc,
             _ => Step::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);

@@ -8,7 +8,7 @@
 //! - [`entry!`]: starts a program without the preparations of Rust's runtime.
 //! - [`title`]: the name and the command line of this process.
 //! - [`alarm`]: a timer that continues this process if somebody stops it.
-//! - [`namespace`] and [`device`]: network namespaces, tap and loop devices.
+//! - [`namespace`] and [`device`]: namespaces, tap and loop devices.
 //! - [`child`]: waits for the children of this process, with and without reaping them.
 //!
 //! Non-goals: policy, parsing, anything that a safe crate already does.

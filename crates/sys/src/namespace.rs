@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
+use rustix::process::Pid;
+
 /// `unshare(CLONE_NEWNET)`—Moves the calling thread into a new network namespace. Open sockets stay in the old one.
 ///
 /// # Errors
@@ -13,6 +15,38 @@ pub fn unshare_network() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// `unshare(CLONE_NEWIPC | CLONE_NEWNS)`—Moves this process into a new IPC namespace, and a new mount namespace for its `/dev/shm`.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_ADMIN`, `ENOSPC` at the limits of `/proc/sys/user`.
+pub fn unshare_ipc() -> io::Result<()> {
+    // SAFETY: takes no pointers; these flags leave descriptors and memory as they are.
+    match unsafe { libc::unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWNS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Tells whether a process is in another user namespace than this process.
+///
+/// # Errors
+/// Those of readlink(2): the process has ended, or may not be looked at.
+pub fn is_in_another_user_namespace(process: Pid) -> io::Result<bool> {
+    let theirs = std::fs::read_link(format!("/proc/{}/ns/user", process.as_raw_pid()))?;
+    Ok(theirs != std::fs::read_link("/proc/self/ns/user")?)
+}
+
+/// Maps a user and a group to themselves, in the user namespace of this process: `user_namespaces(7)`, "Defining user and group ID
+/// mappings". `ids` are those that this process has outside.
+///
+/// # Errors
+/// Those of write(2): this process is in no new user namespace, or a security module forbids it.
+pub fn map_user((user, group): (u32, u32)) -> io::Result<()> {
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
 /// `ioctl(SIOCGSKNS)`—Opens the network namespace of a socket or of a descriptor of `/dev/net/tun`.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::process::{Gid, Uid};
 
+use super::ipc::IpcEntry;
 use super::jail::JailEntry;
 use super::{Failure, Step, errno};
 use crate::signal::SignalSet;
@@ -21,6 +22,7 @@ pub struct Program {
     network: Option<CString>,
     directory: Option<CString>,
     user: Option<Credentials>,
+    ipc: Option<IpcEntry>,
     jail: Option<JailEntry>,
     mask: SignalSet,
     ignored: Vec<i32>,
@@ -66,6 +68,7 @@ impl Program {
             network: None,
             directory: None,
             user: None,
+            ipc: None,
             jail: None,
             mask: SignalSet::empty(),
             ignored: Vec::new(),
@@ -124,6 +127,17 @@ impl Program {
         self
     }
 
+    /// Sets the IPC and mount namespaces in which the program runs. They may be opened later.
+    pub fn enter_ipc(&mut self, ipc: IpcEntry) -> &mut Program {
+        self.ipc = Some(ipc);
+        self
+    }
+
+    /// Returns the IPC and mount namespaces in which the program runs.
+    pub fn ipc(&self) -> Option<&IpcEntry> {
+        self.ipc.as_ref()
+    }
+
     /// Sets the jail in which the program runs. It starts in the jail's working directory, from which a relative directory begins.
     pub fn enter_jail(&mut self, jail: JailEntry) -> &mut Program {
         self.jail = Some(jail);
@@ -174,6 +188,9 @@ impl Program {
         for &signal in &self.defaults {
             crate::signal::set_default(signal);
         }
+        if let Some(ipc) = &self.ipc {
+            self.enter_private_ipc(ipc)?;
+        }
         if let Some(namespace) = &self.network
             && let Err(errno) = enter_network(namespace)
         {
@@ -196,6 +213,17 @@ impl Program {
             return Err(Failure { step: Step::Signals, errno: error.raw_os_error().unwrap_or(0) });
         }
         Ok(())
+    }
+
+    /// Enters the IPC and mount namespaces, and the directory there, with async-signal-safe calls only.
+    fn enter_private_ipc(&self, ipc: &IpcEntry) -> Result<(), Failure> {
+        ipc.enter().map_err(|errno| Failure { step: Step::Ipc, errno: errno.raw_os_error() })?;
+        // This process was already in the directory, which may be closed to it. An absolute directory does not begin there.
+        match ipc.go_home() {
+            Err(_) if self.directory.as_ref().is_some_and(|path| path.to_bytes().starts_with(b"/")) => Ok(()),
+            Err(errno) => Err(Failure { step: Step::Directory, errno: errno.raw_os_error() }),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Executes the program; returns only if that fails.

@@ -14,6 +14,7 @@ mod habits;
 mod idle;
 mod init;
 mod interrupt;
+mod ipc;
 pub mod jail;
 mod jail_seccomp;
 mod launch_faults;

@@ -26,6 +26,7 @@ fn number(call: &str) -> Option<u32> {
         "clone3" => (435, 435),
         "pidfd_open" => (434, 434),
         "symlinkat" => (266, 36),
+        "unshare" => (272, 97),
         "flock" => (73, 32),
         _ => panic!("`{call}` is not listed"),
     };

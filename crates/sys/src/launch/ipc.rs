@@ -1,0 +1,79 @@
+//! The way into namespaces that a sandbox does not share with its host: System V and POSIX IPC, with a `/dev/shm` of their own.
+
+use std::cell::{Ref, RefCell};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::namespace::is_in_another_user_namespace;
+
+/// Open namespaces, which all clones of this value in a process share. Empty until [`IpcEntry::open`], and again after
+/// [`IpcEntry::close`]: no program enters then, and none runs.
+#[derive(Debug, Clone, Default)]
+pub struct IpcEntry(Rc<RefCell<Vec<OwnedFd>>>);
+
+impl IpcEntry {
+    /// Opens the namespaces of a process; the caller makes sure that the pid is that process. `home` is the directory in which
+    /// programs start; `None` for that of the process.
+    ///
+    /// # Errors
+    /// When the caller may not enter them. This value is then as before.
+    pub fn open(&self, process: Pid, home: Option<&Path>) -> io::Result<()> {
+        let at = |name: &str, flags| {
+            let path = format!("/proc/{}/{name}", process.as_raw_pid());
+            rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+        };
+        let directory = OFlags::PATH | OFlags::DIRECTORY;
+        let mut opened = Vec::new();
+        // The user namespace comes first: it gives an ordinary user the right to enter the others.
+        if is_in_another_user_namespace(process)? {
+            opened.push(at("ns/user", OFlags::RDONLY)?);
+        }
+        opened.push(at("ns/ipc", OFlags::RDONLY)?);
+        opened.push(at("ns/mnt", OFlags::RDONLY)?);
+        let root = at("root", directory)?;
+        let home = match home {
+            None => at("cwd", directory)?,
+            Some(home) => {
+                let below = home.strip_prefix("/").unwrap_or(home);
+                let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+                rustix::fs::openat(&root, below, directory | OFlags::CLOEXEC, Mode::empty())?
+            }
+        };
+        opened.extend([root, home]);
+        *self.0.borrow_mut() = opened;
+        Ok(())
+    }
+
+    /// Closes them in this process. A namespace ends with its last process and its last descriptor.
+    pub fn close(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    /// Returns the open descriptors.
+    pub fn fds(&self) -> Ref<'_, [OwnedFd]> {
+        Ref::map(self.0.borrow(), Vec::as_slice)
+    }
+
+    /// Enters the namespaces, with async-signal-safe calls only.
+    pub(super) fn enter(&self) -> rustix::io::Result<()> {
+        let fds = self.fds();
+        let [spaces @ .., root, _] = &*fds else { return Err(Errno::BADF) };
+        for space in spaces {
+            rustix::thread::move_into_link_name_space(space.as_fd(), None)?;
+        }
+        // The entry into a mount namespace leads to its root, which is not that of a process below chroot(2).
+        rustix::process::fchdir(root)?;
+        rustix::process::chroot(c".")
+    }
+
+    /// Enters the directory in which programs start, with async-signal-safe calls only.
+    pub(super) fn go_home(&self) -> rustix::io::Result<()> {
+        self.fds().last().map_or(Err(Errno::BADF), rustix::process::fchdir)
+    }
+}
