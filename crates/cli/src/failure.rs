@@ -404,7 +404,10 @@ impl From<NotStarted<'_>> for Failure {
             }
             StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
             StartFailure::Directory(errno) => {
-                let sentence = format!("cannot enter the working directory `{}`", directory.display());
+                // Without `-w` it is that of the caller.
+                let name = Some(directory).filter(|path| !path.as_os_str().is_empty());
+                let name = name.map_or_else(String::new, |path| format!(" `{}`", path.display()));
+                let sentence = format!("cannot enter the working directory{name}");
                 Failure::new(kind, sentence).because(system(*errno))
             }
             StartFailure::Other(reason) => cannot_run().because(reason.clone()),

@@ -1,13 +1,14 @@
 //! Makes the namespaces of `--ipc private`: System V and POSIX IPC, and a `/dev/shm` of their own.
 //!
-//! A short-lived child makes them. The supervisor keeps them open, for the command, each exec and the stop command. Neither
-//! launcher nor standby does: the supervisor alone decides when they end. At the level `pidns` our init makes them instead.
+//! A short-lived child makes them, before anything of the sandbox runs. The supervisor keeps them open, for the command, each exec and
+//! the stop command: nobody has to trust the namespaces of a member. A standby keeps them only if it may have to go on with the
+//! sandbox. At the level `pidns` our init makes them instead.
 
 use std::ffi::CString;
 
 use penfold_process::{Pid, ProcFs};
 use penfold_sys::launch::{IpcEntry, Namespaces, clone_process};
-use penfold_sys::namespace::{is_in_another_user_namespace, map_user, unshare_ipc};
+use penfold_sys::namespace::{map_user, unshare_ipc};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::Resource;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -87,7 +88,7 @@ fn make(entry: &IpcEntry, proc: &ProcFs) -> Result<(), String> {
         Forked::Parent(child) => child,
     };
     drop(child_link);
-    let made = hear(&link).and_then(|()| entry.open(child, None).map_err(|error| failed(&error)));
+    let made = hear(&link).and_then(|()| entry.open(child).map_err(|error| failed(&error)));
     drop(link);
     end_child(child);
     made
@@ -152,19 +153,6 @@ pub(crate) fn furnish() -> Result<(), String> {
 /// Tells whether a file system of this kind is mounted there.
 fn is_of_kind(place: &str, magic: FsWord) -> bool {
     rustix::fs::statfs(place).is_ok_and(|found| found.f_type == magic)
-}
-
-/// Opens the namespaces again after a takeover: those of the leader, which lives.
-///
-/// As root, a leader that has become another user may have made namespaces of its own, with mounts of its choice. Such are not
-/// opened: then no exec starts.
-pub(crate) fn open_again(entry: &IpcEntry, leader: Pid) {
-    let is_root = rustix::process::geteuid().is_root();
-    if is_root && !is_in_another_user_namespace(leader).is_ok_and(|is_another| !is_another) {
-        return;
-    }
-    let home = std::env::current_dir().ok();
-    let _ = entry.open(leader, home.as_deref()).or_else(|_| entry.open(leader, None));
 }
 
 /// The namespaces, held until no member is left.

@@ -82,7 +82,8 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
             }
             // As long as a copy is open here, the reader of a descriptor sees no EOF.
             prepared.setup.program.close_given();
-            if let Some(ipc) = prepared.setup.program.ipc() {
+            let keeps = prepared.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
+            if let Some(ipc) = prepared.setup.program.ipc().filter(|_| !keeps) {
                 ipc.close();
             }
             set_title(&prepared.setup.spec);

@@ -201,7 +201,6 @@ fn start_supervisor(
             }
             Ok(Forked::Parent(supervisor)) => {
                 penfold_sys::crash_point!("launcher-forked");
-                prepared.setup.program.ipc().map(IpcEntry::close);
                 match pidfd_open(supervisor, PidfdFlags::empty()) {
                     Ok(pidfd) => SupervisorHandle::Direct {
                         pid: supervisor,

@@ -13,7 +13,6 @@ use penfold_teardown::{Cause, Completion, Level, Scope, Teardown};
 use rustix::process::{Signal, getpid, setsid};
 
 use crate::host::{Host, Leader};
-use crate::ipc;
 use crate::jail::{JailLeader, find_jail};
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::StartFailure;
@@ -174,12 +173,7 @@ fn inherit(prepared: &mut Prepared, has_signals: bool) -> LeaderState {
     let continues = keep && has_signals && runs && is_child && !exited;
     let pidfd = continues.then(|| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
     match pidfd {
-        Some(Ok(pidfd)) => {
-            if let Some(entry) = prepared.setup.program.ipc() {
-                ipc::open_again(entry, pid);
-            }
-            LeaderState::Running(pid, pidfd)
-        }
+        Some(Ok(pidfd)) => LeaderState::Running(pid, pidfd),
         Some(Err(_)) | None => LeaderState::Ending(Some(pid)),
     }
 }

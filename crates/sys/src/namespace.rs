@@ -33,7 +33,7 @@ pub fn unshare_ipc() -> io::Result<()> {
 ///
 /// # Errors
 /// Those of readlink(2): the process has ended, or may not be looked at.
-pub fn is_in_another_user_namespace(process: Pid) -> io::Result<bool> {
+pub(crate) fn is_in_another_user_namespace(process: Pid) -> io::Result<bool> {
     let theirs = std::fs::read_link(format!("/proc/{}/ns/user", process.as_raw_pid()))?;
     Ok(theirs != std::fs::read_link("/proc/self/ns/user")?)
 }

@@ -3,7 +3,6 @@
 use std::cell::{Ref, RefCell};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -18,12 +17,12 @@ use crate::namespace::is_in_another_user_namespace;
 pub struct IpcEntry(Rc<RefCell<Vec<OwnedFd>>>);
 
 impl IpcEntry {
-    /// Opens the namespaces of a process; the caller makes sure that the pid is that process. `home` is the directory in which
-    /// programs start; `None` for that of the process.
+    /// Opens the namespaces of a process, its root and its working directory, in which programs start. The caller makes sure that the
+    /// pid is that process.
     ///
     /// # Errors
     /// When the caller may not enter them. This value is then as before.
-    pub fn open(&self, process: Pid, home: Option<&Path>) -> io::Result<()> {
+    pub fn open(&self, process: Pid) -> io::Result<()> {
         let at = |name: &str, flags| {
             let path = format!("/proc/{}/{name}", process.as_raw_pid());
             rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
@@ -36,16 +35,8 @@ impl IpcEntry {
         }
         opened.push(at("ns/ipc", OFlags::RDONLY)?);
         opened.push(at("ns/mnt", OFlags::RDONLY)?);
-        let root = at("root", directory)?;
-        let home = match home {
-            None => at("cwd", directory)?,
-            Some(home) => {
-                let below = home.strip_prefix("/").unwrap_or(home);
-                let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-                rustix::fs::openat(&root, below, directory | OFlags::CLOEXEC, Mode::empty())?
-            }
-        };
-        opened.extend([root, home]);
+        opened.push(at("root", directory)?);
+        opened.push(at("cwd", directory)?);
         *self.0.borrow_mut() = opened;
         Ok(())
     }

@@ -237,23 +237,39 @@ fn take_over(sandbox: &Sandbox) {
     });
 }
 
-/// A leader that has become another user could have prepared mounts for root.
+/// The namespaces of a leader of another user could have mounts that deceive root.
 /// spec: 34.2
 #[test]
-fn root_enters_no_namespaces_that_a_user_has_made_meanwhile() {
+fn execs_do_not_follow_a_command_to_namespaces_of_its_own() {
     let unshare = ["unshare", "--user", "--map-root-user", "--mount", "true"];
     let Some(env) = TestEnv::of(Who::Root) else { return skip("only root becomes another user") };
     if env.run([&["-u", "nobody"][..], &unshare].concat()).code() != Some(0) {
         return skip("users may make no user namespaces here");
     }
-    let script = "exec unshare --user --map-root-user --mount sh -c 'echo up; exec sleep 1161'";
+    let describe = "readlink /proc/self/ns/user /proc/self/ns/ipc /proc/self/ns/mnt";
+    let script = format!(
+        "{describe}; exec unshare --user --map-root-user --mount --ipc sh -c '{describe}; echo up; exec sleep 1161'"
+    );
     let flags =
         ["--ipc", "private", "-u", "nobody", "--contain", "subreaper", "--on-supervisor-exit", "keep"];
-    let sandbox = env.detach([&flags[..], &["--unit", "none", "sh", "-c", script]].concat());
-    wait_until("it has left", || env.call(["logs", &sandbox.id]).out() == "up\n");
-    sandbox.call(&env, &["exec", "-u", "root", "ID", "true"]).with_code(0);
-    take_over(&sandbox);
-    sandbox.call(&env, &["exec", "-u", "root", "ID", "true"]).refused(125, "cannot enter its IPC namespace");
+    let sandbox = env.detach([&flags[..], &["--unit", "none", "sh", "-c", &script]].concat());
+    let mut said = String::new();
+    wait_until("it has left", || {
+        said = env.call(["logs", &sandbox.id]).out();
+        said.ends_with("up\n")
+    });
+    let lines: Vec<&str> = said.lines().collect();
+    assert!((0..3).all(|line| lines[line] != lines[line + 3]), "{said}");
+    for is_taken_over in [false, true] {
+        if is_taken_over {
+            take_over(&sandbox);
+        }
+        for user in [&[][..], &["-u", "root"]] {
+            let words = [&["exec"], user, &["ID", "sh", "-c", describe]].concat();
+            let found = sandbox.call(&env, &words).with_code(0).out();
+            assert_eq!(found.lines().collect::<Vec<_>>(), lines[..3], "{is_taken_over} {user:?}");
+        }
+    }
     sandbox.call(&env, &["kill", "ID"]).with_code(0);
     sandbox.call(&env, &["rm", "ID"]).with_code(0);
     env.assert_nothing_left();
@@ -309,29 +325,30 @@ fn each_life_has_namespaces_of_its_own() {
     env.assert_nothing_left();
 }
 
-/// spec: 34.3, 18.5
+/// A mount namespace has copies of the mounts, and keeps them.
+/// spec: 34.3
 #[test]
-fn resources_are_released_although_the_namespaces_had_copies() {
-    if !is_root() || !has_program(&["ip", "-V"]) {
+fn the_namespaces_are_closed_before_other_resources_are_released() {
+    if !is_root() {
         return skip("resources need root");
     }
     let env = TestEnv::new();
-    let flags = ["--ipc", "private", "--netns", "--report", "r.json"];
-    let script = "readlink /proc/self/ns/net; ls /dev/shm; exit 7";
-    // Mounts that do not spread: each copy has to go by itself.
-    let inner = r#"mount --make-rprivate /; exec "$@""#;
-    let mut command = env.command("unshare");
-    command
-        .args(["--mount", "sh", "-c", inner, "sh"])
-        .arg(crate::support::penfold())
-        .arg("--root")
-        .arg(env.root());
-    let done = Running::start(command.arg("run").args(flags).args(["--", "sh", "-c", script])).finish();
-    assert_eq!(done.code(), Some(7), "{}", done.err());
-    assert!(done.out().starts_with("net:["), "{}", done.out());
-    assert_ne!(done.out().trim(), fs::read_link("/proc/self/ns/net").unwrap().to_str().unwrap());
-    let report = json(&env.path("work/r.json")).unwrap();
-    assert_eq!(report["verified"], true, "{report}");
+    let files = env.path("work/files");
+    fs::create_dir(&files).unwrap();
+    let mount = format!("--mount=type=tmpfs,target={}", files.display());
+    let (sandbox, _, own) =
+        start(&env, &["--contain", "subreaper", "--unit", "none", &mount, "--patience", "60s"]);
+    sandbox.call(&env, &["exec", "ID", "touch", "files/theirs"]).with_code(0);
+    let supervisors = sandbox.supervisors_now();
+    assert!(is_held(&supervisors, &own), "{own}");
+    // The release of the mount waits for this file.
+    let busy = fs::File::open(files.join("theirs")).unwrap();
+    let stop = env.begin(["kill", "--patience", "60s", &sandbox.id]);
+    wait_until("they are closed", || !is_held(&supervisors, &own));
+    assert!(supervisors.len() == 2 && supervisors.iter().all(|one| !one.has_ended()));
+    drop(busy);
+    stop.finish().with_code(0);
+    sandbox.call(&env, &["rm", "ID"]).with_code(0);
     env.assert_nothing_left();
 }
 
@@ -350,6 +367,28 @@ fn a_user_stays_the_same_user() {
         }
         env.assert_nothing_left();
     }
+}
+
+/// Without the flag a command may start in a directory that is closed to it.
+/// spec: 34.4
+#[test]
+fn a_directory_that_is_closed_to_the_user_is_a_clear_error() {
+    let Some(env) = TestEnv::of(Who::Plain) else { return skip("only root has closed directories") };
+    let closed = env.path("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let run = |words: &[&str]| {
+        // setpriv is still root when it starts there.
+        let user = crate::support::USER.to_string();
+        let mut command = env.command("setpriv");
+        command.current_dir(&closed).args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+        command.arg(crate::support::penfold()).arg("--root").arg(env.root());
+        Running::start(command.args(["run", "--contain", "subreaper", "--ipc", "private"]).args(words))
+            .finish()
+    };
+    run(&["true"]).refused(125, "cannot enter the working directory: Permission denied");
+    assert_eq!(run(&["-w", "/", "pwd"]).with_code(0).out(), "/\n");
+    env.assert_nothing_left();
 }
 
 /// spec: 34.4

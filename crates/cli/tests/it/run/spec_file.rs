@@ -56,6 +56,10 @@ fn a_file_asks_for_all_that_flags_ask_for() {
     run("unit = 'user'\ncontain = 'subreaper'\ncommand = ['true']\n", &[])
         .refused(125, "cannot give the sandbox a scope");
     run("user = 'no-such-user'\ncommand = ['true']\n", &[]).refused(125, "there is no user `no-such-user`");
+    let own = fs::read_link("/proc/self/ns/ipc").unwrap().display().to_string();
+    let private =
+        run("ipc = 'private'\ncommand = ['readlink', '/proc/self/ns/ipc']\n", &[]).with_code(0).out();
+    assert!(private.starts_with("ipc:") && private.trim() != own, "{private}");
     let log = env.path("work/events.jsonl");
     let text = format!(
         "event_log = '{}'\ncommand = ['sh', '-c', 'setsid sleep 1000 & sleep 0.01']\n",

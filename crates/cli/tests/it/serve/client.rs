@@ -72,6 +72,19 @@ fn run_prints_and_exits_as_on_this_host() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.9.1, 15.10
+#[test]
+fn what_a_server_can_do_is_done_there() {
+    let env = TestEnv::new();
+    let own = std::fs::read_link("/proc/self/ns/ipc").unwrap().display().to_string();
+    for (_server, flags) in &servers(&env) {
+        let line = ["run", "--ipc", "private", "readlink", "/proc/self/ns/ipc"];
+        let there = env.call(words(flags, &line)).with_code(0).out();
+        assert!(there.starts_with("ipc:") && there.trim() != own, "{there}");
+    }
+    env.assert_nothing_left();
+}
+
 /// spec: 15.10
 #[test]
 fn what_a_server_cannot_do_is_refused_by_name_and_starts_nothing() {

@@ -121,6 +121,10 @@ fn flags_that_a_server_refuses_are_followed_there() {
     let (host, root) = (sshd.host(), env.root().display().to_string());
     call(&env, &host, &["run", "--unit", "user", "--contain", "subreaper", "touch", "started"])
         .refused(125, "cannot give the sandbox a scope");
+    let own = std::fs::read_link("/proc/self/ns/ipc").unwrap().display().to_string();
+    let there =
+        call(&env, &host, &["run", "--ipc", "private", "readlink", "/proc/self/ns/ipc"]).with_code(0).out();
+    assert!(there.starts_with("ipc:") && there.trim() != own, "{there}");
     let script = "[ -e failed ] || { touch failed; exit 3; }; exec sleep 1000";
     call(&env, &host, &["run", "-d", "--name", "again", "--restart", "on-failure:1", "sh", "-c", script])
         .with_code(0);
