@@ -22,7 +22,7 @@ fn a_report_has_leaks_in_directories_and_files_of_any_name() {
     let (directory, text) = odd_directory(&env);
     let report = env.path("work/r.json");
     // The leak tells that it lives.
-    let script = "setsid sh -c 'echo $$ >pid; exec sleep 4771 3>held' >&- 2>&- & until [ -s pid ]; do :; done; kill -0 $(cat pid) && echo lives";
+    let script = "setsid sh -c 'echo $$ >pid; exec sleep 4771 3>held' >&- 2>&- & until [ -s pid ] && read -r name </proc/$(cat pid)/comm && [ \"$name\" = sleep ]; do :; done; kill -0 $(cat pid) && echo lives";
     for verb in ["guard", "guard-each"] {
         let mut command =
             env.penfold([verb, "-t", "0s", "--report", report.to_str().unwrap(), "sh", "-c", script]);
