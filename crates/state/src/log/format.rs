@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -111,6 +112,16 @@ pub(crate) struct Mark {
     pub(crate) lost: u64,
 }
 
+/// The result of [`Mark::decode`].
+#[derive(Debug, PartialEq, Eq)]
+enum Decoded {
+    Mark(Mark),
+    /// Perhaps half of a mark that is being written: the next read may be whole.
+    Half,
+    /// No writer writes this.
+    Foreign,
+}
+
 impl Mark {
     fn encode(self) -> [u8; MARK_LEN] {
         let check = self.end ^ self.lost.rotate_left(32) ^ MARK_SALT;
@@ -119,6 +130,18 @@ impl Mark {
         bytes[8..16].copy_from_slice(&self.lost.to_le_bytes());
         bytes[16..].copy_from_slice(&check.to_le_bytes());
         bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Decoded {
+        let (Some(end), Some(lost), Some(check)) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16))
+        else {
+            // The front page is written as a whole, and never becomes shorter.
+            return Decoded::Foreign;
+        };
+        if check != end ^ lost.rotate_left(32) ^ MARK_SALT {
+            return Decoded::Half;
+        }
+        if end < FAR { Decoded::Mark(Mark { end, lost }) } else { Decoded::Foreign }
     }
 }
 
@@ -242,17 +265,17 @@ impl LogFile {
     pub(crate) fn mark(&self) -> Result<Mark, LogError> {
         // A read during a write may return half of each: the third number shows that, and the next read is whole.
         const TRIES: u32 = 1000;
+        // With busy processes on its processor, a thread that yields waits for a time slice of each.
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let mut begun = None;
         for _ in 0..TRIES {
             let mut bytes = [0; MARK_LEN];
             let read = read_at(self.fd.as_fd(), &mut bytes, MARK_AT).map_err(LogError::io("read"))?;
             fence(Ordering::SeqCst);
-            if let (Some(end), Some(lost), Some(check)) =
-                (u64_at(&bytes, 0), u64_at(&bytes, 8), u64_at(&bytes, 16))
-                && read == MARK_LEN
-                && check == end ^ lost.rotate_left(32) ^ MARK_SALT
-                && end < FAR
-            {
-                return Ok(Mark { end, lost });
+            match Mark::decode(bytes.get(..read).unwrap_or_default()) {
+                Decoded::Mark(mark) => return Ok(mark),
+                Decoded::Half if begun.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                Decoded::Half | Decoded::Foreign => break,
             }
             rustix::thread::sched_yield();
         }
@@ -360,6 +383,19 @@ mod tests {
             assert!(oldest <= end && end - oldest < 3 * 4096);
             assert!(oldest == 0 || shape.block_of(end) - shape.block_of(oldest) == 2, "{end}");
         }
+    }
+
+    /// spec: 9.5
+    #[test]
+    fn only_a_half_written_mark_is_read_again() {
+        let [one, two] = [5, 700].map(|end| Mark { end, lost: 3 });
+        let (old, new) = (one.encode(), two.encode());
+        assert_eq!(Mark::decode(&old), Decoded::Mark(one));
+        for at in [8, 16] {
+            assert_eq!(Mark::decode(&[&new[..at], &old[at..]].concat()), Decoded::Half);
+        }
+        assert_eq!(Mark::decode(&Mark { end: FAR, lost: 0 }.encode()), Decoded::Foreign);
+        assert_eq!(Mark::decode(&old[..MARK_LEN - 1]), Decoded::Foreign);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! How soon: these run alone.
 
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::log_support::{Place, Read, latencies, wait};
-use penfold_state::log::{From, Stream, USUAL_LIMIT, Waited, Writer};
+use penfold_state::log::{From, LogError, Reader, Stream, USUAL_LIMIT, Waited, Writer};
 use rustix::event::PollFlags;
 use rustix::fs::inotify::{CreateFlags, init};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// spec: 9.4
 #[test]
@@ -95,4 +97,33 @@ fn by_looking() {
     let middle = behind[behind.len() / 2];
     // Another process of this user may free an instance at any moment: then the follower is faster.
     assert!(middle < 60_000, "{behind:?}");
+}
+
+/// spec: 9.5
+#[test]
+fn a_damaged_mark_is_named_within_a_second_on_a_busy_processor() {
+    let place = Place::new();
+    drop(Writer::create(place.as_fd(), 0).unwrap());
+    let file = std::fs::OpenOptions::new().write(true).open(place.log()).unwrap();
+    file.write_all_at(&[0xff; 24], 64).unwrap();
+    let processors = sched_getaffinity(None).unwrap();
+    let mut first = CpuSet::new();
+    first.set((0..CpuSet::MAX_CPU).find(|&number| processors.is_set(number)).unwrap());
+    // The threads below inherit it.
+    sched_setaffinity(None, &first).unwrap();
+    let over = AtomicBool::new(false);
+    let (damaged, took) = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let begun = Instant::now();
+        let opened = Reader::open(place.as_fd(), From::Start);
+        over.store(true, Ordering::Relaxed);
+        (matches!(opened, Err(LogError::Damaged(_))), begun.elapsed())
+    });
+    assert!(damaged && took < Duration::from_secs(1), "{damaged} {took:?}");
 }
