@@ -177,13 +177,22 @@ mod tests {
     #[test]
     fn numbers_of_many_writers_add_up() {
         let root = TempDir::new().unwrap();
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..50).for_each(|_| leak().add_to(root.path()).unwrap()));
+        // A writer gives up where others have the lock all the time: what it did not add is in no number.
+        let count = || match leak().add_to(root.path()) {
+            Ok(()) => 1,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+                0
             }
+        };
+        let added = thread::scope(|scope| {
+            let writers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| (0..50).map(|_| count()).sum::<u64>())).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).sum::<u64>()
         });
-        assert_eq!(number(root.path(), "leak-found/record"), 400);
-        assert_eq!(number(root.path(), "leak-mended/record"), 400);
+        assert!(added > 200, "{added} of 400");
+        assert_eq!(number(root.path(), "leak-found/record"), added);
+        assert_eq!(number(root.path(), "leak-mended/record"), added);
     }
 
     #[test]
