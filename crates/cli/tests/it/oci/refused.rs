@@ -77,9 +77,9 @@ fn container_whose_delete_was_refused_is_a_leak_until_gc_watch_or_the_next_call_
         let leaks = env.call(["doctor", "--json"]).json()["leaks"].as_array().cloned().unwrap();
         let leak = leaks.iter().find(|leak| leak["kind"] == "container").expect("doctor names it");
         assert_eq!((&leak["id"], &leak["processes"][0]["pid"]), (&id.clone().into(), &stuck.pid().into()));
-        let gc = || env.call(["gc", "-f", "--older-than", "0", "--kind", "container", "--patience", "100ms"]);
+        let gc = ["gc", "-f", "--older-than", "0", "--kind", "container"];
         if by == "gc" {
-            let done = gc().with_code(5);
+            let done = env.call(gc.into_iter().chain(["--patience", "100ms"])).with_code(5);
             let said = done.out() + &done.err();
             assert!(said.contains(&stuck.pid().to_string()), "{said}");
         }
@@ -88,7 +88,7 @@ fn container_whose_delete_was_refused_is_a_leak_until_gc_watch_or_the_next_call_
         drop(blocked);
         stuck.process().await_end();
         match by {
-            "gc" => drop(gc().with_code(0)),
+            "gc" => drop(env.call(gc).with_code(0)),
             "call" => drop(engine.call(&["delete", "--force", "another"]).with_code(0)),
             _ => (),
         }
