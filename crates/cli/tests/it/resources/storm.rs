@@ -143,24 +143,26 @@ fn the_snapshot_shows_one_planted_leak_of_each_kind() {
     let _clean_up = CleanUp(format!(
         "umount {work}/point; ip netns del penfold-{id}; ip link del pf-{id}; losetup -j {work}/disk -O NAME -n | xargs -r losetup -d"
     ));
-    for (kind, plant) in [
-        ("netns", format!("ip netns add penfold-{id}")),
-        ("link", format!("ip link add pf-{id} type veth peer name peer-{}", &id[..6])),
-        ("mount", format!("mount -t tmpfs penfold-{id} {work}/point")),
-        ("loop", format!("losetup -f {work}/disk")),
-        ("file", format!("mkdir {work}/left")),
-    ] {
-        let before = snapshot(&env, &ids);
-        Running::start(Command::new("sh").args(["-ec", &plant])).finish().with_code(0);
-        let after = snapshot(&env, &ids);
-        let new: Vec<_> = after.difference(&before).collect();
-        assert!(new.iter().any(|line| line.starts_with(&format!("{kind} "))), "{kind}: {new:?}");
-    }
+    let before = snapshot(&env, &ids);
+    let peer = &id[..6];
+    let plant = format!(
+        "ip netns add penfold-{id}; ip link add pf-{id} type veth peer name peer-{peer}
+        mount -t tmpfs penfold-{id} {work}/point; losetup -f {work}/disk; mkdir {work}/left"
+    );
+    Running::start(Command::new("sh").args(["-ec", &plant])).finish().with_code(0);
     let socket = std::os::unix::net::UnixListener::bind(env.path("work/socket")).unwrap();
     let process = Running::start(env.command("sleep").arg("1000").env("PENFOLD_SANDBOX", &id));
-    let seen = snapshot(&env, &ids);
-    for kind in ["socket", "process"] {
-        assert!(seen.iter().any(|line| line.starts_with(&format!("{kind} "))), "{kind}: {seen:?}");
+    let after = snapshot(&env, &ids);
+    for line in [
+        format!("netns penfold-{id}"),
+        format!("link pf-{id}"),
+        format!("mount {work}/point tmpfs penfold-{id}"),
+        format!("loop {work}/disk"),
+        format!("file {work}/left"),
+        format!("socket {work}/socket"),
+        format!("process {} {id}", process.pid()),
+    ] {
+        assert!(after.contains(&line) && !before.contains(&line), "{line}: {after:?}");
     }
     drop((socket, process));
 }
