@@ -24,33 +24,49 @@ fn await_waiting(env: &TestEnv, ms: u32) -> Vec<Process> {
     waiting
 }
 
+/// Waits until a sandbox waits for 1.6 s, and ends it.
+#[track_caller]
+fn end_waiting(verb: &[&str]) {
+    let env = TestEnv::new();
+    let first = start_failing(&env, &["--restart", "on-failure"], 99);
+    let waiting = await_waiting(&env, 1600);
+    let before = lives(&env).len();
+    let listed = env.listed(&[]);
+    assert_eq!(listed.len(), 1);
+    assert_eq!((&listed[0]["status"], &listed[0]["restarts"]), (&json!("waiting"), &json!(before - 1)));
+    env.call([verb, &[&first.id]].concat()).with_code(0);
+    assert!(waiting.iter().all(Process::has_ended));
+    await_no_process(&env);
+    assert_eq!(lives(&env).len(), before);
+    if verb[0] == "rm" {
+        assert!(records(&env).is_empty());
+    } else {
+        // No life without a command has an end of its own.
+        let seen = inspect(&env, "web");
+        assert_eq!((&seen["status"], &seen["exit"]), (&json!("exited"), &json!({"code": 3})));
+        assert_eq!((&seen["restarts"], &seen["next_start_at_ms"]), (&json!(before - 1), &json!(null)));
+        assert_eq!(events(&env, "no-restart").len(), 1);
+        remove(&env, &first);
+    }
+    env.assert_nothing_left();
+}
+
 /// spec: 27.5
 #[test]
-fn a_sandbox_that_waits_is_there_and_can_be_ended_for_good() {
-    for verb in [&["stop"][..], &["kill"], &["rm", "-f"]] {
-        let env = TestEnv::new();
-        let first = start_failing(&env, &["--restart", "on-failure"], 99);
-        let waiting = await_waiting(&env, 1600);
-        let before = lives(&env).len();
-        let listed = env.listed(&[]);
-        assert_eq!(listed.len(), 1);
-        assert_eq!((&listed[0]["status"], &listed[0]["restarts"]), (&json!("waiting"), &json!(before - 1)));
-        env.call([verb, &[&first.id]].concat()).with_code(0);
-        assert!(waiting.iter().all(Process::has_ended));
-        await_no_process(&env);
-        assert_eq!(lives(&env).len(), before);
-        if verb[0] == "rm" {
-            assert!(records(&env).is_empty());
-        } else {
-            // No life without a command has an end of its own.
-            let seen = inspect(&env, "web");
-            assert_eq!((&seen["status"], &seen["exit"]), (&json!("exited"), &json!({"code": 3})));
-            assert_eq!((&seen["restarts"], &seen["next_start_at_ms"]), (&json!(before - 1), &json!(null)));
-            assert_eq!(events(&env, "no-restart").len(), 1);
-            remove(&env, &first);
-        }
-        env.assert_nothing_left();
-    }
+fn stop_ends_a_sandbox_that_waits_for_good() {
+    end_waiting(&["stop"]);
+}
+
+/// spec: 27.5
+#[test]
+fn kill_ends_a_sandbox_that_waits_for_good() {
+    end_waiting(&["kill"]);
+}
+
+/// spec: 27.5
+#[test]
+fn rm_ends_a_sandbox_that_waits_for_good() {
+    end_waiting(&["rm", "-f"]);
 }
 
 /// spec: 27.8
