@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,7 @@ pub fn free_port() -> u16 {
 /// A link to a port of loopback.
 pub struct Link {
     port: u16,
+    clock: Arc<Clock>,
     ends: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -100,6 +102,8 @@ impl Link {
         let port = listener.local_addr().unwrap().port();
         let ends = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&ends);
+        let clock = Arc::new(Clock::default());
+        let ticks = Arc::clone(&clock);
         // The thread ends with the process of the test.
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
@@ -108,11 +112,13 @@ impl Link {
                     end.set_nodelay(true).unwrap();
                     kept.lock().unwrap().push(end.try_clone().unwrap());
                 }
-                pass(near.try_clone().unwrap(), far.try_clone().unwrap(), delay);
-                pass(far, near, delay);
+                let there = Direction { clock: Arc::clone(&ticks), from: 0, to: 1, delay };
+                let back = Direction { clock: Arc::clone(&ticks), from: 1, to: 0, delay };
+                there.pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+                back.pass(far, near);
             }
         });
-        Link { port, ends }
+        Link { port, clock, ends }
     }
 
     pub fn host(&self) -> String {
@@ -123,6 +129,11 @@ impl Link {
         self.port
     }
 
+    /// How often one side has waited for the other: however long a side takes to answer, this does not count.
+    pub fn round_trips(&self) -> f64 {
+        f64::from(self.clock.0.iter().map(|count| count.load(Ordering::SeqCst)).max().unwrap()) / 2.0
+    }
+
     /// Cuts all connections: both sides see them closed.
     pub fn cut(&self) {
         for end in self.ends.lock().unwrap().drain(..) {
@@ -131,24 +142,42 @@ impl Link {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
-    let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
-    std::thread::spawn(move || {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(count) = from.read(&mut buffer) {
-            if count == 0 || sender.send((Instant::now() + delay, buffer[..count].to_vec())).is_err() {
-                return;
+/// For each side of a link, the number of messages that led one to the next and to this side, as Lamport counts.
+#[derive(Default)]
+struct Clock([AtomicU32; 2]);
+
+/// One direction of a link.
+struct Direction {
+    clock: Arc<Clock>,
+    from: usize,
+    to: usize,
+    delay: Duration,
+}
+
+impl Direction {
+    fn pass(self, mut from: TcpStream, mut to: TcpStream) {
+        let (sender, receiver) = mpsc::channel::<(Instant, u32, Vec<u8>)>();
+        let clock = Arc::clone(&self.clock);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 64 << 10];
+            while let Ok(count) = from.read(&mut buffer) {
+                let number = clock.0[self.from].load(Ordering::SeqCst) + 1;
+                let message = (Instant::now() + self.delay, number, buffer[..count].to_vec());
+                if count == 0 || sender.send(message).is_err() {
+                    return;
+                }
             }
-        }
-    });
-    std::thread::spawn(move || {
-        for (due, bytes) in receiver {
-            // The delay of the link.
-            std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
-            if to.write_all(&bytes).is_err() {
-                return;
+        });
+        std::thread::spawn(move || {
+            for (due, number, bytes) in receiver {
+                // The delay of the link.
+                std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
+                self.clock.0[self.to].fetch_max(number, Ordering::SeqCst);
+                if to.write_all(&bytes).is_err() {
+                    return;
+                }
             }
-        }
-        let _ = to.shutdown(Shutdown::Write);
-    });
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
 }
