@@ -24,6 +24,9 @@ pub enum Evidence {
 /// Most environments fit into this size; longer environments are read in pieces.
 const CHUNK: usize = 32 * 1024;
 
+/// The place of `env_end` among the fields behind the name: it is the 51st, and the first of these the third.
+const ENV_END: usize = 51 - 3;
+
 impl ProcFs {
     /// Tells whether the environment of a process (`/proc/<pid>/environ`, proc(5)) has `key` with a value for which
     /// `matches` is true.
@@ -43,6 +46,17 @@ impl ProcFs {
                 Evidence::No | Evidence::Hidden(_) => Evidence::Hidden(errno),
             },
         }
+    }
+
+    /// Tells whether a process is executing a program just now, so that its environment cannot be seen yet.
+    ///
+    /// The kernel shows an empty file until it has set `env_end` (`proc_pid_stat(5)`) of the new program. That is 0, too, where this user
+    /// may not read it.
+    pub fn is_in_exec(&mut self, pid: Pid) -> bool {
+        let Ok(text) = self.read(Path::of(pid, "stat").as_c_str()) else { return false };
+        let behind_name = text.iter().rposition(|&byte| byte == b')').and_then(|at| text.get(at + 1..));
+        let mut fields = behind_name.unwrap_or_default().split(|&byte| byte == b' ').skip(1);
+        fields.nth(ENV_END) == Some(b"0")
     }
 
     fn environ_of_threads_has(&mut self, pid: Pid, key: &[u8], matches: &impl Fn(&[u8]) -> bool) -> Evidence {

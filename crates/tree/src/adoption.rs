@@ -7,11 +7,16 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use penfold_process::{Evidence, Pid, ProcFs, ProcessId, Stat};
+use rustix::thread::{Timespec, nanosleep};
 
 /// The number of looks at the children of this process: one can miss a child while another one exits.
 const LOOKS: usize = 4;
+
+/// The pause between two looks at a process that executes a program.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
 
 /// The trees for which this process is a subreaper.
 struct Registry {
@@ -92,7 +97,7 @@ impl Adoption {
     /// Returns the living children of this process of which nothing shows whether they are of the tree.
     ///
     /// The members that carry the variable, and those that were found while they had a parent, are no question.
-    pub(crate) fn doubts(&mut self, proc: &mut ProcFs) -> io::Result<Vec<Stat>> {
+    fn doubts(&mut self, proc: &mut ProcFs) -> io::Result<Vec<Stat>> {
         let registry = registry();
         let mut found: BTreeMap<ProcessId, Stat> = BTreeMap::new();
         for _ in 0..LOOKS {
@@ -110,6 +115,30 @@ impl Adoption {
             proc.stat(id.pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.id() == *id && !stat.is_dead()))
         });
         Ok(found.into_values().collect())
+    }
+
+    /// Returns the [doubts](Adoption::doubts) once no process of them is executing a program: until then, nothing shows its variables. On a
+    /// busy host that can take several scheduling periods. `None` if one of them turns out to be a member.
+    pub(crate) fn settled_doubts(
+        &mut self,
+        proc: &mut ProcFs,
+        until: Instant,
+    ) -> io::Result<Option<Vec<Stat>>> {
+        loop {
+            let doubts = self.doubts(proc)?;
+            let mut executes = false;
+            for stat in &doubts {
+                executes |= proc.is_in_exec(stat.pid);
+                if proc.environ_has(stat.pid, self.variable.as_bytes(), |_| true) == Evidence::Yes {
+                    return Ok(None);
+                }
+                executes |= proc.is_in_exec(stat.pid);
+            }
+            if !executes || Instant::now() >= until {
+                return Ok(Some(doubts));
+            }
+            let _ = nanosleep(&PAUSE);
+        }
     }
 
     fn is_of_another(&self, registry: &Registry, proc: &mut ProcFs, pid: Pid) -> bool {

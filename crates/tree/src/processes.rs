@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Leaf, Place};
 #[cfg(feature = "tokio")]
 use penfold_process::Process;
 use penfold_process::{ProcFs, ProcessId, Stat};
-use penfold_teardown::{Findings, Leader, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use penfold_teardown::{Leader, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adoption::{Adoption, identified};
@@ -31,6 +31,9 @@ pub enum Proof {
 
 /// The variables by which daemons are found begin with this. Each tree has a variable of its own.
 const VARIABLE: &str = "PENFOLD_TREE_";
+/// The most time that a process may take to execute a program.
+const SETTLE: Duration = Duration::from_secs(1);
+const RESTLESS: &str = "processes of the tree keep executing programs";
 /// The patience of a drop, whose caller learns nothing of survivors.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -161,34 +164,46 @@ impl Processes {
         }
         let stop_policy = StopPolicy { grace, patience, ..StopPolicy::default() };
         let mut findings = end_members(&mut self.teardown, stop_policy, &self.hurry);
+        let until = Instant::now() + SETTLE.min(patience);
+        let doubts = loop {
+            let _ = self.teardown.reap_adopted();
+            match self.doubts(until) {
+                Some(doubts) => break doubts,
+                // A member that executed a program during the end: for that moment nothing showed what it is.
+                None if findings.verified && Instant::now() < until => {
+                    findings = end_members(&mut self.teardown, stop_policy, &self.hurry);
+                }
+                // It is named already.
+                None if !findings.verified => break Vec::new(),
+                None => break vec![Survivor::Unknown { reason: RESTLESS.to_owned() }],
+            }
+        };
         let exit = self.child.try_wait().ok().flatten();
-        let _ = self.teardown.reap_adopted();
-        self.add_doubts(&mut findings);
+        findings.verified &= doubts.is_empty();
+        let known: Vec<i32> = findings.survivors.iter().filter_map(pid_of).collect();
+        let fresh = doubts.into_iter().filter(|doubt| pid_of(doubt).is_none_or(|pid| !known.contains(&pid)));
+        findings.survivors.extend(fresh);
         self.gone = findings.verified;
         Report::new(exit, findings)
+    }
+
+    /// Returns the reasons why nothing may be left and still is not proved to be; `None` if there is a member.
+    fn doubts(&mut self, until: Instant) -> Option<Vec<Survivor>> {
+        match (&self.proof, &mut self.adoption) {
+            (Proof::None(reason), _) => Some(vec![Survivor::Unknown { reason: reason.clone() }]),
+            (_, None) => Some(Vec::new()),
+            (_, Some(adoption)) => match adoption.settled_doubts(self.teardown.proc(), until) {
+                Ok(found) => found.map(|found| found.iter().map(doubtful).collect()),
+                Err(error) => Some(vec![Survivor::Unknown {
+                    reason: format!("cannot look at the children of this process: {error}"),
+                }]),
+            },
+        }
     }
 
     fn leader_lives(&mut self) -> bool {
         let stat = self.teardown.proc().stat(self.id.pid);
         matches!(stat, Ok(Some(stat)) if stat.id() == self.id && !stat.is_dead())
-    }
-
-    /// Takes back "verified" unless there is proof.
-    fn add_doubts(&mut self, findings: &mut Findings) {
-        let doubts = match (&self.proof, &mut self.adoption) {
-            (Proof::None(reason), _) => vec![Survivor::Unknown { reason: reason.clone() }],
-            (_, None) => Vec::new(),
-            (_, Some(adoption)) => match adoption.doubts(self.teardown.proc()) {
-                Ok(found) => found.iter().map(doubtful).collect(),
-                Err(error) => vec![Survivor::Unknown {
-                    reason: format!("cannot look at the children of this process: {error}"),
-                }],
-            },
-        };
-        findings.verified &= doubts.is_empty();
-        let known: Vec<i32> = findings.survivors.iter().filter_map(pid_of).collect();
-        let fresh = doubts.into_iter().filter(|doubt| pid_of(doubt).is_none_or(|pid| !known.contains(&pid)));
-        findings.survivors.extend(fresh);
     }
 }
 

@@ -157,7 +157,7 @@ fn daemon_that_the_polite_signal_starts_is_ended() {
         let script = "trap 'setsid sleep 3407 & echo $!; exit' TERM; echo 0; sleep 3407 >&- & wait";
         let mut tree = Tree::spawn_with(options, &mut shell(script)).unwrap();
         read_line(tree.stdout.as_mut().unwrap());
-        let report = tree.stop(SHORT);
+        let report = tree.stop(Duration::from_secs(1));
         let daemon: i32 = read_line(tree.stdout.as_mut().unwrap()).parse().unwrap();
         assert!(report.gone(), "{report}");
         assert!(report.ended().iter().any(|ended| ended.pid == daemon), "{daemon}: {report:?}");
