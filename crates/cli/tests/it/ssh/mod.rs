@@ -119,14 +119,16 @@ fn flags_that_a_server_refuses_are_followed_there() {
     let env = TestEnv::new();
     let Some(sshd) = Sshd::start(&env) else { return };
     let (host, root) = (sshd.host(), env.root().display().to_string());
-    call(&env, &host, &["run", "--unit", "user", "--contain", "subreaper", "touch", "started"])
+    let started = env.path("work/started").display().to_string();
+    call(&env, &host, &["run", "--unit", "user", "--contain", "subreaper", "touch", &started])
         .refused(125, "cannot give the sandbox a scope");
     let own = std::fs::read_link("/proc/self/ns/ipc").unwrap().display().to_string();
     let there =
         call(&env, &host, &["run", "--ipc", "private", "readlink", "/proc/self/ns/ipc"]).with_code(0).out();
     assert!(there.starts_with("ipc:") && there.trim() != own, "{there}");
-    let script = "[ -e failed ] || { touch failed; exit 3; }; exec sleep 1000";
-    call(&env, &host, &["run", "-d", "--name", "again", "--restart", "on-failure:1", "sh", "-c", script])
+    let failed = env.path("work/failed").display().to_string();
+    let script = format!("[ -e {failed} ] || {{ touch {failed}; exit 3; }}; exec sleep 1000");
+    call(&env, &host, &["run", "-d", "--name", "again", "--restart", "on-failure:1", "sh", "-c", &script])
         .with_code(0);
     wait_until("the second life runs", || env.is_running("sleep 1000"));
     assert_eq!(env.call(["inspect", "again"]).json()[0]["restarts"], 1);
