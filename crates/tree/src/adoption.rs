@@ -45,6 +45,8 @@ pub(crate) struct Adoption {
     thread: Pid,
     /// Children of this process that were there while a child of the tree could not be: they are of other code.
     foreign: HashSet<ProcessId>,
+    /// Members that had ended below the leader and that it has not reaped: they become children of this process with its end.
+    ended: Vec<ProcessId>,
 }
 
 impl Adoption {
@@ -58,6 +60,7 @@ impl Adoption {
             leader: None,
             thread: rustix::thread::gettid(),
             foreign: HashSet::new(),
+            ended: Vec::new(),
         };
         let mut registry = registry();
         if registry.trees.is_empty() {
@@ -86,12 +89,21 @@ impl Adoption {
     pub(crate) fn note_foreign(&mut self, proc: &mut ProcFs) -> io::Result<()> {
         let Some(leader) = self.leader else { return Ok(()) };
         let found = children(proc)?;
+        let mut below = Vec::new();
+        // Who is missing stays a zombie, no more.
+        let _ = proc.descendants(leader.pid, &mut below)?;
         // The kernel reparents the children of a process that is exiting, not before.
         let lives = proc.stat(leader.pid)?.is_some_and(|stat| stat.id() == leader && !stat.is_exiting());
         if lives {
             self.foreign.extend(found.iter().map(Stat::id));
+            self.ended = below.iter().filter(|stat| stat.is_dead()).map(Stat::id).collect();
         }
         Ok(())
+    }
+
+    /// Returns the members that had ended when the leader was last seen alive, and were not reaped.
+    pub(crate) fn ended(&self) -> &[ProcessId] {
+        &self.ended
     }
 
     /// Returns the living children of this process of which nothing shows whether they are of the tree.

@@ -166,7 +166,8 @@ impl Processes {
         let mut findings = end_members(&mut self.teardown, stop_policy, &self.hurry);
         let until = Instant::now() + SETTLE.min(patience);
         let doubts = loop {
-            let _ = self.teardown.reap_adopted();
+            let ended = self.adoption.as_ref().map(Adoption::ended).unwrap_or_default();
+            let _ = self.teardown.reap_adopted(ended);
             match self.doubts(until) {
                 Some(doubts) => break doubts,
                 // A member that executed a program during the end: for that moment nothing showed what it is.

@@ -46,15 +46,18 @@ impl Teardown {
 
     /// Reaps the members that have ended as children of this process, but for the leader, which its starter waits for.
     ///
+    /// `also` are members that no look has found alive.
+    ///
     /// For a [`Scope::Host`] in a subreaper that has other children: these are not touched.
     ///
     /// # Errors
     /// When a member cannot be looked at. Members that could be reaped have been.
-    pub fn reap_adopted(&mut self) -> io::Result<()> {
+    pub fn reap_adopted(&mut self, also: &[ProcessId]) -> io::Result<()> {
         let Scope::Host(search) = &self.scope else { return Ok(()) };
         let own = rustix::process::getpid();
         let leader = self.leader.map(|leader| leader.pid);
-        let ids: Vec<ProcessId> = search.seen().filter(|id| Some(id.pid) != leader).collect();
+        let ids: Vec<ProcessId> =
+            search.seen().chain(also.iter().copied()).filter(|id| Some(id.pid) != leader).collect();
         let mut failed = None;
         for id in ids {
             match self.proc.stat(id.pid) {

@@ -154,6 +154,19 @@ fn member_that_ends_by_itself_after_the_command_is_reaped() {
     assert_eq!(crate::support::children(), Vec::new());
 }
 
+/// spec: 33.3
+#[test]
+fn member_that_the_command_has_not_reaped_is_reaped() {
+    let script = "sleep 0.05 & dead=$!; sleep 3516 & echo $!; echo $dead; exec sleep 3516";
+    let (mut tree, _) = start(&subreaper(), script);
+    let path = format!("/proc/{}/status", read_line(tree.stdout.as_mut().unwrap()));
+    wait_until("it is a zombie", || {
+        std::fs::read_to_string(&path).is_ok_and(|text| text.contains("(zombie)"))
+    });
+    assert!(tree.kill().gone());
+    assert_eq!(crate::support::children(), Vec::new());
+}
+
 /// spec: 33.2
 #[test]
 fn variable_of_another_tree_hides_no_member() {
