@@ -78,7 +78,9 @@ impl Launch {
             Kept::Request(text) => part(&[text]),
             Kept::Words(words) => {
                 part(&[words.len().to_string().as_bytes()]);
-                words.iter().for_each(|word| part(&[word.as_bytes()]));
+                for word in words {
+                    part(&[word.as_bytes()]);
+                }
             }
         }
         self.environment.iter().for_each(|(key, value)| part(&[key.as_bytes(), b"=", value.as_bytes()]));

@@ -88,11 +88,11 @@ pub(crate) const VERB: Verb = Verb {
     define: definition::all,
     places: Places::All(|global, client, matches| {
         let (spec, caller) = spec_file::request(global, matches)?;
-        on_server::run(global, &client, spec, caller)
+        on_server::run(global, &client, spec, &caller)
     }),
     call: |global, matches| {
         let (spec, caller) = spec_file::request(global, matches)?;
-        run(global, global.config.with_event_log(spec), caller)
+        run(global, global.config.with_event_log(spec), &caller)
     },
 };
 
@@ -216,7 +216,7 @@ pub(crate) struct RunArgs {
 }
 
 /// Runs a command, and waits for its end and the end of all its descendants.
-pub(crate) fn run(global: &Global, spec: SandboxSpec, caller: Caller) -> Result<u8, Failure> {
+pub(crate) fn run(global: &Global, spec: SandboxSpec, caller: &Caller) -> Result<u8, Failure> {
     run_with(global, spec, caller, |_| ())
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn run(global: &Global, spec: SandboxSpec, caller: Caller) -> Result<
 fn run_with(
     global: &Global,
     asked: SandboxSpec,
-    caller: Caller,
+    caller: &Caller,
     change: impl FnOnce(&mut Spec),
 ) -> Result<u8, Failure> {
     let (codes, has_status) = (caller.codes, caller.status_fd.is_some());
@@ -246,7 +246,7 @@ fn run_with(
 pub(crate) fn run_detached(
     global: &Global,
     asked: SandboxSpec,
-    caller: Caller,
+    caller: &Caller,
     change: impl FnOnce(&mut Spec),
     tell_id: impl FnOnce(&str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -301,7 +301,7 @@ fn refuse_for_users(spec: &SandboxSpec, is_jailed: bool) -> Result<(), Failure> 
 fn start(
     global: &Global,
     mut asked: SandboxSpec,
-    caller: Caller,
+    caller: &Caller,
     change: impl FnOnce(&mut Spec),
 ) -> Result<Started, Failure> {
     let command = spec::command(&asked);
@@ -312,7 +312,7 @@ fn start(
         report: caller.report.clone(),
         ..StartRequest::default()
     });
-    spec::refuse_detached_flags(&asked, &caller)?;
+    spec::refuse_detached_flags(&asked, caller)?;
     spec::refuse_limits(&asked)?;
     let outside = caller.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
     stop_channel::check(&asked)?;
@@ -333,7 +333,7 @@ fn start(
     let probe = values.probe.clone().map(|probe| (probe, values.ready_timeout));
     let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
     let login = login.unwrap_or_default();
-    let spec = spec::spec(global, spec::Asked { spec: &asked, caller: &caller, values, login, command })?;
+    let spec = spec::spec(global, spec::Asked { spec: &asked, caller, values, login, command })?;
     let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
     let mut spec = Spec { wrapper, outside, identity, scratch, jail, ..spec };
     if let Some(request) = kept {
@@ -364,7 +364,7 @@ pub(crate) fn for_verb(
     asked: SandboxSpec,
     change: impl FnOnce(&mut Spec),
 ) -> Result<Ended, Failure> {
-    wait(global, start(global, asked, Caller::default(), change)?)
+    wait(global, start(global, asked, &Caller::default(), change)?)
 }
 
 impl Ended {

@@ -120,7 +120,7 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
     }
     let command = command.map(|word| path_text(word.as_ref())).collect();
     let spec = global.config.over_defaults(SandboxSpec { command, ..SandboxSpec::default() }, false);
-    run::run(global, global.config.with_event_log(spec), Caller::default())
+    run::run(global, global.config.with_event_log(spec), &Caller::default())
 }
 
 /// Tells whether the caller is in a sandbox with a supervisor. What the shell starts is then a member, too.

@@ -37,7 +37,7 @@ fn start_request(global: &Global, _: ArgMatches) -> Result<u8, Failure> {
     let started = read_request().and_then(|request| {
         let (spec, caller) = Caller::of(request);
         let tell_id = |id: &str| tell(&StartAnswer::Started { id: id.to_owned() });
-        run::run_detached(global, spec, caller, |_| (), tell_id)
+        run::run_detached(global, spec, &caller, |_| (), tell_id)
     });
     match started {
         Ok(()) => Ok(exit_codes::SUCCESS),

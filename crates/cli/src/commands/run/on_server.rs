@@ -21,18 +21,18 @@ pub(super) fn run(
     global: &Global,
     client: &Client,
     asked: SandboxSpec,
-    caller: Caller,
+    caller: &Caller,
 ) -> Result<u8, Failure> {
-    let body = request::body(asked, &caller)?;
-    let report = spec::report_file(&caller)?;
+    let body = request::body(asked, caller)?;
+    let report = spec::report_file(caller)?;
     if caller.detach {
-        let sandbox = create(client, &caller, &body)?;
+        let sandbox = create(client, caller, &body)?;
         output::data(format!("{}\n", sandbox.id).as_bytes()).map_err(Failure::not_started)?;
         return Ok(exit_codes::SUCCESS);
     }
     let leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     let signals = Signals::watch(client, leased)?;
-    let id = create(client, &caller, &body)?.id;
+    let id = create(client, caller, &body)?.id;
     let path = path(&id);
     signals.aim(client, &path);
     let lost = |error| {

@@ -81,6 +81,7 @@ impl RunArgs {
     ///
     /// # Errors
     /// When a file of variables cannot be read, or a relative path has no beginning.
+    #[expect(clippy::too_many_lines, reason = "a line for each flag, and one for where it goes")]
     pub(crate) fn into_request(self, given: Given) -> Result<(SandboxSpec, Caller), Failure> {
         let RunArgs {
             bounds,
@@ -148,7 +149,7 @@ impl RunArgs {
         let spec = with_bounds(spec, bounds, given)?;
         let spec = with_limits(spec, limits.limits());
         let spec = with_profile(spec, profile.into_inner());
-        let spec = with_detached(spec, detached.into_inner(), ready.into_inner(), given);
+        let spec = with_detached(spec, &detached, ready.into_inner(), given);
         let caller = Caller {
             detach,
             interactive,
@@ -212,8 +213,8 @@ fn with_profile(spec: SandboxSpec, args: ProfileArgs) -> SandboxSpec {
     }
 }
 
-fn with_detached(spec: SandboxSpec, args: DetachedArgs, ready: ReadyArgs, given: Given) -> SandboxSpec {
-    let DetachedArgs { ttl, idle_timeout, restart, log_size, on_supervisor_exit } = args;
+fn with_detached(spec: SandboxSpec, args: &DetachedArgs, ready: ReadyArgs, given: Given) -> SandboxSpec {
+    let &DetachedArgs { ttl, idle_timeout, restart, log_size, on_supervisor_exit } = args;
     let ReadyArgs { ready, ready_timeout } = ready;
     SandboxSpec {
         lease_ms: ttl.map(millis),

@@ -90,7 +90,7 @@ pub(crate) fn next_life(
     let root = Some(surroundings::absolute_root(global));
     let global = Global { root, config: Config::default(), ..global.clone() };
     let life = Life { restart_of: String::new(), restarts: record.files().life(), failures };
-    run_with(&global, asked, caller, |spec| {
+    run_with(&global, asked, &caller, |spec| {
         spec.claim = name;
         if let Some(detach) = &mut spec.detach {
             detach.life = Some(life);

@@ -191,8 +191,7 @@ pub(super) fn spec(global: &Global, asked: Asked<'_>) -> Result<Spec, Failure> {
     let status = status_file(caller)?;
     let event_log = spec.event_log.as_deref().map(event_log::open).transpose()?;
     let detach = detach(spec, caller, &values)?;
-    let id =
-        caller.id.clone().map_or_else(Id::new, Ok).or_fail(FailureKind::NotStarted, "cannot make an id")?;
+    let id = caller.id.map_or_else(Id::new, Ok).or_fail(FailureKind::NotStarted, "cannot make an id")?;
     let state_root = surroundings::root(global);
     let mut environment =
         environment(login.into_iter().chain(settings(spec)), spec.inherit_env == Some(false));
@@ -202,10 +201,8 @@ pub(super) fn spec(global: &Global, asked: Asked<'_>) -> Result<Spec, Failure> {
     let boot =
         if request.is_empty() { String::new() } else { penfold_process::boot_id().unwrap_or_default() };
     let plan = resources::plan(&request, &Owner { id: id.short(), boot }, &place)?;
-    for (key, value) in &plan.variables {
-        environment.retain(|(other, _)| other != key);
-        environment.push((key.into(), value.into()));
-    }
+    environment.retain(|(key, _)| !plan.variables.iter().any(|(other, _)| key == other));
+    environment.extend(plan.variables.iter().map(|(key, value)| (key.into(), value.into())));
     let sockets =
         plan.variables.iter().find(|(key, _)| *key == SOCKETS_VARIABLE).map(|(_, path)| path.as_path());
     environment.extend(profile::complete_vmm(spec, &mut command, sockets));
@@ -213,10 +210,9 @@ pub(super) fn spec(global: &Global, asked: Asked<'_>) -> Result<Spec, Failure> {
     // Last, after all checks: this step stops another sandbox.
     let name = spec.name.as_deref().filter(|_| caller.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
-    let time = |ms: u64| Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
     Ok(Spec {
         id,
-        timeout: spec.timeout_ms.and_then(time),
+        timeout: spec.timeout_ms.and_then(limit),
         environment,
         scratch: spec.scratch.then(|| ScratchSpec::below(surroundings::temporary())),
         resources: plan.planned,
@@ -251,6 +247,11 @@ pub(super) fn spec(global: &Global, asked: Asked<'_>) -> Result<Spec, Failure> {
         stop_on_interrupt: caller.stop_on_interrupt,
         detach,
     })
+}
+
+/// A limit of time; 0 is none.
+fn limit(ms: u64) -> Option<Duration> {
+    Some(Duration::from_millis(ms)).filter(|time| !time.is_zero())
 }
 
 /// The working directory that is asked for.
@@ -303,10 +304,9 @@ pub(crate) fn check_detached(spec: &SandboxSpec, caller: &Caller) -> Result<(), 
 fn detach(spec: &SandboxSpec, caller: &Caller, values: &Values) -> Result<Option<Detach>, Failure> {
     check_detached(spec, caller)?;
     let ready_pipe = values.probe.as_ref().map(Probe::pipe).transpose()?.flatten();
-    let time = |ms: u64| Some(Duration::from_millis(ms)).filter(|time| !time.is_zero());
     Ok(caller.detach.then(|| Detach {
-        ttl: spec.lease_ms.and_then(time),
-        idle: spec.idle_timeout_ms.and_then(time),
+        ttl: spec.lease_ms.and_then(limit),
+        idle: spec.idle_timeout_ms.and_then(limit),
         keep: spec.survive_supervisor,
         remove: spec.remove_at_end,
         terminal: spec.terminal,
