@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use penfold_request::{Refusal, RefusalKind, StartAnswer, StartRequest};
+use penfold_state::exit_codes::NOT_STARTED;
 use rustix::io::Errno;
 
 /// The verb that reads a [`StartRequest`] from its standard input and writes a [`StartAnswer`] to its standard output.
@@ -82,9 +83,6 @@ fn conversation(command: &mut Command, request: &StartRequest) -> io::Result<Out
 fn refused(kind: RefusalKind, sentence: &str) -> StartError {
     StartError::Refused(Refusal { kind, sentence: sentence.to_owned(), holder: None, exit_code: NOT_STARTED })
 }
-
-/// The exit code of `penfold run` when the command is not started.
-const NOT_STARTED: u8 = 125;
 
 fn answer(output: &Output) -> Result<String, StartError> {
     match serde_json::from_slice(&output.stdout) {

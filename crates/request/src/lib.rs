@@ -5,10 +5,12 @@
 //! meet. A program that starts a sandbox hands a [`StartRequest`] to penfold, and reads a [`StartAnswer`]; neither is ever a sentence or a command
 //! line.
 
+mod local;
 mod merge;
 mod sandbox_spec;
 mod start;
 
+pub use local::LocalField;
 pub use sandbox_spec::{
     Containment, HttpRequest, Ipc, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopChannel,
     USUAL_VARIABLES, Unit, Vmm, VmmKind,

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{Resolver, SandboxRef, View, view};
-use penfold_request::{Containment, SandboxSpec};
+use penfold_request::{Containment, LocalField, SandboxSpec};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -43,7 +43,7 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
     if spec.log_size.is_some_and(|size| size > valid::LARGEST_LOG) {
         return Err(Problem::field("log_size", "larger than 64 GiB"));
     }
-    refuse_fields_of_files(&spec)?;
+    refuse_local_field(&spec)?;
     let limits = valid::limits(spec.memory_bytes, spec.pids, spec.cpus)?;
     if !limits.is_empty() && spec.contain == Some(Containment::Subreaper) {
         return Err(Problem::field("contain", "`subreaper` uses no cgroup, and so has no limits"));
@@ -61,69 +61,18 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
 }
 
 /// Refuses what only a file for `penfold run` may have.
-///
-/// Every field is named, so that a new one does not compile before somebody has decided what a server does with it.
-fn refuse_fields_of_files(spec: &SandboxSpec) -> Result<(), Problem> {
-    let SandboxSpec {
-        command: _,
-        name: _,
-        labels: _,
-        env: _,
-        inherit_env: _,
-        dir: _,
-        scratch: _,
-        timeout_ms: _,
-        lease_ms: _,
-        idle_timeout_ms: _,
-        signal: _,
-        grace_ms: _,
-        patience_ms: _,
-        contain: _,
-        ipc: _,
-        memory_bytes: _,
-        pids: _,
-        cpus: _,
-        workspace: _,
-        sockets: _,
-        network: _,
-        mounts: _,
-        own: _,
-        profile: _,
-        jail: _,
-        vmm: _,
-        stop: _,
-        spare: _,
-        allow_outside: _,
-        log_size: _,
-        remove_at_end: _,
-        survive_supervisor: _,
-        terminal: _,
-        ready,
-        ready_timeout_ms,
-        restart,
-        user,
-        unit,
-        event_log,
-    } = spec;
-    let fields = [
-        (
-            ready.is_some() || ready_timeout_ms.is_some(),
-            "ready",
-            "only `penfold run -d` on this host waits for a probe",
-        ),
-        (restart.is_some(), "restart", "only `penfold run -d` on this host restarts a sandbox"),
-        (user.is_some(), "user", "a sandbox of a server has the user of the server"),
-        (unit.is_some(), "unit", "a sandbox of a server is in the unit of the server"),
-        (
-            event_log.is_some(),
-            "event_log",
-            "only `penfold run` on this host writes the events to a log of their own",
-        ),
-    ];
-    match fields.into_iter().find(|(given, ..)| *given) {
-        None => Ok(()),
-        Some((_, field, why)) => Err(Problem::field(field, why)),
-    }
+fn refuse_local_field(spec: &SandboxSpec) -> Result<(), Problem> {
+    let Some(field) = spec.local_field() else { return Ok(()) };
+    let (name, why) = match field {
+        LocalField::Ready => ("ready", "only `penfold run -d` on this host waits for a probe"),
+        LocalField::Restart => ("restart", "only `penfold run -d` on this host restarts a sandbox"),
+        LocalField::User => ("user", "a sandbox of a server has the user of the server"),
+        LocalField::Unit => ("unit", "a sandbox of a server is in the unit of the server"),
+        LocalField::EventLog => {
+            ("event_log", "only `penfold run` on this host writes the events to a log of their own")
+        }
+    };
+    Err(Problem::field(name, why))
 }
 
 /// Starts a sandbox. The answer comes once its command runs. With an idempotency key, a repeated request gets the

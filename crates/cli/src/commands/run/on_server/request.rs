@@ -1,7 +1,7 @@
 //! `run` on a server: each part of a request goes to the server, is done by this client, or is refused by name.
 
 use penfold_process::path_text::path_of_text;
-use penfold_request::SandboxSpec;
+use penfold_request::{LocalField, SandboxSpec};
 use penfold_state::time::millis;
 
 use crate::args::bounds;
@@ -19,7 +19,7 @@ pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Fa
         bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
     }
     refuse_callers_flags(&spec, caller)?;
-    refuse_local_fields(&spec)?;
+    refuse_local_field(&spec)?;
     spec::refuse_detached_flags(&spec, caller)?;
     spec::refuse_limits(&spec)?;
     spec::check_detached(&spec, caller)?;
@@ -77,59 +77,16 @@ fn refuse_callers_flags(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failu
 }
 
 /// Refuses what only this host can give to a sandbox.
-///
-/// Every field is named, so that a new one does not compile before it is sent or refused.
-fn refuse_local_fields(spec: &SandboxSpec) -> Result<(), Failure> {
-    let SandboxSpec {
-        command: _,
-        name: _,
-        labels: _,
-        env: _,
-        inherit_env: _,
-        dir: _,
-        scratch: _,
-        timeout_ms: _,
-        lease_ms: _,
-        idle_timeout_ms: _,
-        signal: _,
-        grace_ms: _,
-        patience_ms: _,
-        contain: _,
-        ipc: _,
-        memory_bytes: _,
-        pids: _,
-        cpus: _,
-        workspace: _,
-        sockets: _,
-        network: _,
-        mounts: _,
-        own: _,
-        profile: _,
-        jail: _,
-        vmm: _,
-        stop: _,
-        spare: _,
-        log_size: _,
-        remove_at_end: _,
-        survive_supervisor: _,
-        terminal: _,
-        // Only with `ready`.
-        ready_timeout_ms: _,
-        ready,
-        restart,
-        allow_outside,
-        user,
-        unit,
-        event_log,
-    } = spec;
-    refuse(&[
-        (event_log.is_some(), "--log", ""),
-        (unit.is_some(), "--unit", ""),
-        (user.is_some(), "--user", ""),
-        (ready.is_some(), "--ready", FOLLOW),
-        (restart.is_some(), "--restart", ""),
-        (*allow_outside, "--allow-outside", ""),
-    ])
+fn refuse_local_field(spec: &SandboxSpec) -> Result<(), Failure> {
+    let field = spec.local_field().map(|field| match field {
+        LocalField::EventLog => ("--log", ""),
+        LocalField::Unit => ("--unit", ""),
+        LocalField::User => ("--user", ""),
+        LocalField::Ready => ("--ready", FOLLOW),
+        LocalField::Restart => ("--restart", ""),
+    });
+    let (flag, hint) = field.unwrap_or_default();
+    refuse(&[(field.is_some(), flag, hint), (spec.allow_outside, "--allow-outside", "")])
 }
 
 /// Refuses texts that are not UTF-8: an older server would take their signs for themselves.
