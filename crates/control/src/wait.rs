@@ -31,7 +31,7 @@ const LOOK_BLIND: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// As the record says.
-    SandboxRef {
+    Known {
         /// How the command ended; `None` if unknown.
         exit: Option<ExitStatus>,
         /// Why the sandbox ended.
@@ -197,11 +197,7 @@ impl<'a> Watch<'a> {
         while self.life < newest {
             if files.is_requested(self.life + 1) == Some(true) {
                 let report = files.report_of(self.life).ok().flatten()?;
-                return Some(End::SandboxRef {
-                    exit: report.exit,
-                    cause: report.cause,
-                    failure: report.failure,
-                });
+                return Some(End::Known { exit: report.exit, cause: report.cause, failure: report.failure });
             }
             self.life += 1;
             self.told = None;
@@ -230,13 +226,13 @@ impl<'a> Watch<'a> {
         let report = files.report().ok().flatten();
         let failure = report.as_ref().and_then(|report| report.failure.clone());
         if let Ok(Some(exited)) = files.exited() {
-            return End::SandboxRef { exit: exited.exit, cause: exited.cause, failure };
+            return End::Known { exit: exited.exit, cause: exited.cause, failure };
         }
         let removed = !resolver.registry().is_some_and(|registry| registry.holds(files.name()));
         let told = self.told.as_deref().filter(|_| removed);
         match report.as_ref().or(told) {
             Some(report) => {
-                End::SandboxRef { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
+                End::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
             }
             None if removed || is_being_removed(files) => End::Removed,
             None => End::Unknown,

@@ -122,12 +122,12 @@ fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
         End::Unknown | End::Removed => {
             unknown("no supervisor saw the end, so the exit code of the command is unknown")
         }
-        End::SandboxRef { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
-        End::SandboxRef { cause: Cause::StartFailed, failure, .. } => {
+        End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
+        End::Known { cause: Cause::StartFailed, failure, .. } => {
             let kind = failure.as_ref().map_or(FailureKind::NotStarted, FailureKind::from);
             Some(kind.exit_code())
         }
-        End::SandboxRef { exit: Some(status), .. } => Some(status.process_code()),
-        End::SandboxRef { exit: None, .. } => unknown("no supervisor saw how the command ended"),
+        End::Known { exit: Some(status), .. } => Some(status.process_code()),
+        End::Known { exit: None, .. } => unknown("no supervisor saw how the command ended"),
     }
 }

@@ -237,7 +237,7 @@ pub(crate) fn wait_for_end(client: &Client, id: &str, until: Option<Instant>) ->
         let path = format!("{}/wait?timeout_ms={ms}", path(id));
         match client.persist(false, |client| client.get::<Waited>(&path)) {
             Ok(Waited { ended: true, exit, cause: Some(cause), failure }) => {
-                return Ok(Some(End::SandboxRef { exit, cause, failure }));
+                return Ok(Some(End::Known { exit, cause, failure }));
             }
             Ok(Waited { ended: true, .. }) => return Ok(Some(End::Unknown)),
             Ok(_) if left.is_some_and(|left| left.is_zero()) => return Ok(None),

@@ -165,7 +165,7 @@ fn wait_now(resolver: &Resolver, word: &str, limit: Duration) -> Result<Waited, 
     let nothing = |ended| Waited { id, ended, exit: None, cause: None, failure: None };
     match end {
         None => Ok(nothing(false)),
-        Some(End::SandboxRef { exit, cause, failure }) => {
+        Some(End::Known { exit, cause, failure }) => {
             Ok(Waited { exit, cause: Some(cause), failure, ..nothing(true) })
         }
         Some(End::Unknown | End::Removed) => Ok(nothing(true)),
