@@ -9,7 +9,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
 
 use crate::app::App;
-use crate::model::{Mood, Page};
+use crate::model::{Page, StatusColour};
 
 /// The lines below the table: a message, the command lines of the keys, other keys.
 const FOOT: u16 = 3;
@@ -32,12 +32,12 @@ impl Look {
         if self.has_colour { Style::new().fg(colour) } else { Style::new() }
     }
 
-    fn mood(self, mood: Mood) -> Style {
+    fn mood(self, mood: StatusColour) -> Style {
         match mood {
-            Mood::Running => self.colour(Color::Green),
-            Mood::Passing => self.colour(Color::Yellow),
-            Mood::Wrong => self.colour(Color::Red),
-            Mood::Ended => self.colour(Color::DarkGray),
+            StatusColour::Running => self.colour(Color::Green),
+            StatusColour::Passing => self.colour(Color::Yellow),
+            StatusColour::Wrong => self.colour(Color::Red),
+            StatusColour::Ended => self.colour(Color::DarkGray),
         }
     }
 }

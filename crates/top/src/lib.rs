@@ -20,6 +20,6 @@ mod refresh;
 mod run;
 mod screen;
 
-pub use model::{Actions, Detail, Ending, Mood, Page, Sandbox, Source};
+pub use model::{Actions, Detail, Ending, Page, Sandbox, Source, StatusColour};
 pub use run::{End, Settings, TopError, run};
 pub use screen::restore as restore_terminal;

@@ -49,7 +49,7 @@ pub enum Ending {
 
 /// The colour of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mood {
+pub enum StatusColour {
     /// It runs.
     Running,
     /// It begins or ends.
@@ -70,7 +70,7 @@ pub struct Sandbox {
     /// The status in words.
     pub status: String,
     /// The colour of the status.
-    pub mood: Mood,
+    pub mood: StatusColour,
     /// The use of CPU, in percent of one CPU; `None` before the second look.
     pub cpu_percent: Option<f64>,
     /// The numbers; `None` if it has ended.

@@ -1,14 +1,14 @@
 //! What keys do. No terminal is needed.
 
 use super::*;
-use crate::model::Mood;
+use crate::model::StatusColour;
 
 pub(crate) fn sandbox(id: &str, name: &str) -> Sandbox {
     Sandbox {
         id: id.to_owned(),
         name: Some(name.to_owned()).filter(|name| !name.is_empty()),
         status: "running".to_owned(),
-        mood: Mood::Running,
+        mood: StatusColour::Running,
         cpu_percent: Some(12.5),
         usage: None,
         lease: "-".to_owned(),

@@ -1,7 +1,7 @@
 //! Which sandboxes a list has, and what a look costs.
 
 use super::*;
-use crate::model::Mood;
+use crate::model::StatusColour;
 
 /// Sandboxes that a test begins and ends.
 #[derive(Default)]
@@ -11,7 +11,7 @@ struct Fake {
     looks: Vec<String>,
 }
 
-fn sandbox(id: &str, mood: Mood) -> Sandbox {
+fn sandbox(id: &str, mood: StatusColour) -> Sandbox {
     Sandbox {
         id: id.to_owned(),
         name: None,
@@ -26,11 +26,11 @@ fn sandbox(id: &str, mood: Mood) -> Sandbox {
 
 impl Source for Fake {
     fn list(&mut self) -> Result<Vec<Sandbox>, String> {
-        Ok(self.living.iter().map(|id| sandbox(id, Mood::Running)).collect())
+        Ok(self.living.iter().map(|id| sandbox(id, StatusColour::Running)).collect())
     }
 
     fn ended(&mut self, id: &str) -> Option<Sandbox> {
-        self.ended.contains(&id).then(|| sandbox(id, Mood::Ended))
+        self.ended.contains(&id).then(|| sandbox(id, StatusColour::Ended))
     }
 
     fn detail(&mut self, id: &str) -> Detail {
@@ -49,7 +49,7 @@ impl Source for Fake {
     }
 }
 
-fn ids(rows: Result<Vec<Sandbox>, String>) -> Vec<(String, Mood)> {
+fn ids(rows: Result<Vec<Sandbox>, String>) -> Vec<(String, StatusColour)> {
     rows.unwrap().into_iter().map(|row| (row.id, row.mood)).collect()
 }
 
@@ -62,7 +62,7 @@ fn an_ended_sandbox_shows_for_a_while_or_as_long_as_its_page() {
     let open = Page::Log("a".to_owned());
     assert_eq!(ids(memory.list(&mut source, &Page::Table, at(0))).len(), 2);
     source.living = vec!["b"];
-    let both = [("b".to_owned(), Mood::Running), ("a".to_owned(), Mood::Ended)];
+    let both = [("b".to_owned(), StatusColour::Running), ("a".to_owned(), StatusColour::Ended)];
     assert_eq!(ids(memory.list(&mut source, &Page::Table, at(1))), both);
     assert_eq!(ids(memory.list(&mut source, &open, at(60))), both);
     assert_eq!(ids(memory.list(&mut source, &Page::Table, at(61))), both[..1]);

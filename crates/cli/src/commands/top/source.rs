@@ -8,7 +8,7 @@ use penfold_process::{Listeners, Pid};
 use penfold_state::log::{Entry, From, LogError, Reader};
 use penfold_state::state::Status;
 use penfold_state::time::now_ms;
-use penfold_top::{Detail, Mood, Sandbox, Source};
+use penfold_top::{Detail, Sandbox, Source, StatusColour};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -111,11 +111,11 @@ impl Source for Looker {
 
 fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) -> Sandbox {
     let mood = match view.status {
-        _ if !view.damage.is_empty() => Mood::Wrong,
-        Status::Running => Mood::Running,
-        Status::Created | Status::Paused | Status::Waiting | Status::Stopping => Mood::Passing,
-        Status::Unkillable | Status::Orphaned | Status::Lost => Mood::Wrong,
-        Status::Exited | Status::Failed | Status::Killed => Mood::Ended,
+        _ if !view.damage.is_empty() => StatusColour::Wrong,
+        Status::Running => StatusColour::Running,
+        Status::Created | Status::Paused | Status::Waiting | Status::Stopping => StatusColour::Passing,
+        Status::Unkillable | Status::Orphaned | Status::Lost => StatusColour::Wrong,
+        Status::Exited | Status::Failed | Status::Killed => StatusColour::Ended,
     };
     Sandbox {
         id: view.id.clone(),
