@@ -141,7 +141,7 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
     {
         derive_status::between_lives(known, next)
     } else if looked_after && !over {
-        derive_status::looked_after(resolver, known, state.as_ref(), &mut damage)
+        derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
     } else {
         derive_status::abandoned(resolver, known, &mut damage)?
     };

@@ -52,7 +52,7 @@ impl DerivedStatus {
 }
 
 /// Derives the status of a sandbox whose lock is held.
-pub(super) fn looked_after(
+pub(super) fn derive_attended(
     resolver: &Resolver,
     known: &SandboxRef,
     state: Option<&State>,
