@@ -71,7 +71,7 @@ pub enum ForgetError {
 ///
 /// # Errors
 /// When the sandbox has not ended, or the record cannot be removed; the record stays then.
-pub fn forget(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
+pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     if let Some(seen) = view(resolver, known) {
         if seen.status.is_living() {

@@ -126,7 +126,7 @@ impl Sandboxes for Here<'_> {
     }
 
     fn forget(&self, known: &SandboxRef, limits: &Limits) -> EndResult {
-        removal(penfold_control::forget(&self.resolver, known, limits))
+        removal(penfold_control::forget_sandbox(&self.resolver, known, limits))
     }
 
     fn remove_record(&self, known: &SandboxRef, limits: &Limits) -> EndResult {

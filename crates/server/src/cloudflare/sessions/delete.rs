@@ -97,6 +97,6 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
 fn forget_ended(api: &Api, name: &str) {
     let resolver = Resolver::new(api.app.engine.state_root());
     for earlier in resolver.ended_with_name(name).unwrap_or_default() {
-        let _ = penfold_control::forget(&resolver, &earlier, &Limits::default());
+        let _ = penfold_control::forget_sandbox(&resolver, &earlier, &Limits::default());
     }
 }
