@@ -53,7 +53,7 @@ pub fn roots() -> io::Result<Vec<UserRoot>> {
 /// When this process may not take the rights of the user, or the records cannot be read.
 pub fn list(root: &UserRoot, all: bool) -> io::Result<Vec<View>> {
     let _rights = Rights::of(root.user)?;
-    let mut views = view::list(&root.path, all)?;
+    let mut views = view::list_views(&root.path, all)?;
     views.retain(|view| view.claimed);
     Ok(views)
 }

@@ -216,7 +216,7 @@ fn ready(known: &SandboxRef) -> bool {
 ///
 /// # Errors
 /// When the records cannot be read.
-pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
+pub fn list_views(root: &Path, all: bool) -> io::Result<Vec<View>> {
     Ok(select(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
 }
 

@@ -129,7 +129,7 @@ impl TestEnv {
 
     /// Returns the sandbox as `ps` and `ps -a` list it.
     pub fn listed(&self, id: &str, all: bool) -> Option<View> {
-        view::list(&self.root(), all).unwrap().into_iter().find(|view| view.id == id)
+        view::list_views(&self.root(), all).unwrap().into_iter().find(|view| view.id == id)
     }
 }
 
