@@ -70,7 +70,7 @@ pub struct Sandbox {
     /// The status in words.
     pub status: String,
     /// The colour of the status.
-    pub mood: StatusColour,
+    pub colour: StatusColour,
     /// The use of CPU, in percent of one CPU; `None` before the second look.
     pub cpu_percent: Option<f64>,
     /// The numbers; `None` if it has ended.

@@ -8,7 +8,7 @@ pub(crate) fn sandbox(id: &str, name: &str) -> Sandbox {
         id: id.to_owned(),
         name: Some(name.to_owned()).filter(|name| !name.is_empty()),
         status: "running".to_owned(),
-        mood: StatusColour::Running,
+        colour: StatusColour::Running,
         cpu_percent: Some(12.5),
         usage: None,
         lease: "-".to_owned(),

@@ -29,7 +29,7 @@ pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>, id: &str, wha
             numbers = format!("{numbers}  LEASE {}", row.lease);
         }
     }
-    let style = row.map_or(PLAIN, |row| look.mood(row.mood));
+    let style = row.map_or(PLAIN, |row| look.mood(row.colour));
     canvas.line(1, &numbers, style);
     match &app.lines {
         Err(sentence) => canvas.line(HEAD, sentence, PLAIN),

@@ -54,7 +54,7 @@ pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>) {
         if is_selected {
             canvas.fill(HEAD + y, style);
         }
-        let mood = if is_selected { style } else { look.mood(row.mood) };
+        let mood = if is_selected { style } else { look.mood(row.colour) };
         cells(canvas, HEAD + y, &values(app, row), style, Some(mood));
     }
 }

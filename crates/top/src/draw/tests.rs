@@ -16,7 +16,7 @@ fn sandbox(id: &str, name: Option<&str>) -> Sandbox {
         id: id.to_owned(),
         name: name.map(str::to_owned),
         status: "running".to_owned(),
-        mood: StatusColour::Running,
+        colour: StatusColour::Running,
         cpu_percent: Some(12.5),
         usage: Some(Usage {
             cpu_us: 1,

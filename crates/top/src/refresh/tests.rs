@@ -16,7 +16,7 @@ fn sandbox(id: &str, mood: StatusColour) -> Sandbox {
         id: id.to_owned(),
         name: None,
         status: String::new(),
-        mood,
+        colour: mood,
         cpu_percent: None,
         usage: None,
         lease: "-".to_owned(),
@@ -50,7 +50,7 @@ impl Source for Fake {
 }
 
 fn ids(rows: Result<Vec<Sandbox>, String>) -> Vec<(String, StatusColour)> {
-    rows.unwrap().into_iter().map(|row| (row.id, row.mood)).collect()
+    rows.unwrap().into_iter().map(|row| (row.id, row.colour)).collect()
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) ->
         id: view.id.clone(),
         name: view.name.as_deref().map(template::printable),
         status: template::status(view, now),
-        mood,
+        colour: mood,
         cpu_percent,
         usage,
         lease: view.expires_at_ms.map_or_else(|| "-".to_owned(), |at| template::ago(now, at)),
