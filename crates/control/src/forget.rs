@@ -90,7 +90,7 @@ pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) 
             }
         }
     }
-    put_away(resolver, known, limits)
+    remove_record(resolver, known, limits)
 }
 
 /// Like [`forget`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
@@ -98,7 +98,7 @@ pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) 
 ///
 /// # Errors
 /// When the record cannot be removed; the record stays then.
-pub fn put_away(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
+pub fn remove_record(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     let opened;
     let registry = match resolver.registry() {

@@ -36,7 +36,7 @@ mod watch;
 
 pub use client::{ANSWER, Client, ClientError, at_once, ended_or, has_just_ended};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
-pub use forget::{ForgetError, forget_sandbox, put_away};
+pub use forget::{ForgetError, forget_sandbox, remove_record};
 pub use holders::{is_supervised, supervised_processes};
 pub use pause::{PauseError, pause, unpause};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};

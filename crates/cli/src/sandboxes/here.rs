@@ -130,7 +130,7 @@ impl Sandboxes for Here<'_> {
     }
 
     fn remove_record(&self, known: &SandboxRef, limits: &Limits) -> EndResult {
-        removal(penfold_control::put_away(&self.resolver, known, limits))
+        removal(penfold_control::remove_record(&self.resolver, known, limits))
     }
 
     fn wait(

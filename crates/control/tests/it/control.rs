@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penfold_control::Resolver;
-use penfold_control::{Client, ClientError, EndMethod, ForgetError, Limits, StopResult, end, put_away};
+use penfold_control::{Client, ClientError, EndMethod, ForgetError, Limits, StopResult, end, remove_record};
 use penfold_process::{ProcFs, ProcessId, State as ProcessState};
 use penfold_state::Registry;
 use penfold_state::intent::{Detached, Intent};
@@ -234,13 +234,13 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     let resolver = Resolver::new(&dir.path().join("root"));
     let known = resolver.resolve(record.name()).unwrap();
     let limits = Limits { patience: Some(Duration::from_millis(10)), ..Limits::default() };
-    let busy = put_away(&resolver, &known, &limits);
+    let busy = remove_record(&resolver, &known, &limits);
     assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
     drop(record);
-    put_away(&resolver, &known, &limits).unwrap();
+    remove_record(&resolver, &known, &limits).unwrap();
     assert!(resolver.again().resolve(&known.id).is_err());
     // The record is gone, whichever process removed it.
-    put_away(&resolver, &known, &limits).unwrap();
+    remove_record(&resolver, &known, &limits).unwrap();
 }
 
 /// spec: 11.4

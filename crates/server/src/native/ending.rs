@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{
-    EndMethod, Limits, Progress, ResolveError, Resolver, SandboxRef, StopResult, put_away, view,
+    EndMethod, Limits, Progress, ResolveError, Resolver, SandboxRef, StopResult, remove_record, view,
 };
 use penfold_state::state::Status;
 use penfold_state::{Files, Id, Report, error_chain, history};
@@ -226,7 +226,7 @@ impl Order {
             if let Some(report) = &report {
                 app.deleted.keep(report);
             }
-            put_away(resolver, known, &limits)?;
+            remove_record(resolver, known, &limits)?;
         }
         let report_url = kept.then(|| format!("/v1/sandboxes/{}/report", known.id));
         Ok(Ended { id: known.id.clone(), result, report_url, report })

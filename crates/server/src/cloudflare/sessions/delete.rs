@@ -1,6 +1,6 @@
 //! Ends a session: everything that it ever started is killed at once, and the answer comes when all is gone.
 
-use penfold_control::{EndMethod, Limits, ResolveError, Resolver, StopResult, put_away};
+use penfold_control::{EndMethod, Limits, ResolveError, Resolver, StopResult, remove_record};
 
 use crate::cloudflare::api::{Api, ApiState};
 use crate::cloudflare::claims;
@@ -53,7 +53,7 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
     let name = id.sandbox_name();
     api.wait(move |api| {
         let resolver = Resolver::new(api.app.engine.state_root());
-        put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
+        remove_record(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
         for process in api.places.forget_sandbox(&known.id) {
             claims::forget(api.app.engine.state_root(), &process, &known.id);
         }
@@ -77,7 +77,8 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
         let mut is_removed = false;
         for (_, files) in ended {
             let Ok(known) = resolver.resolve(files.name()) else { continue };
-            put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
+            remove_record(&resolver, &known, &Limits::default())
+                .map_err(|error| ApiError::internal(&error))?;
             for process in api.places.forget_sandbox(&known.id) {
                 claims::forget(root, &process, &known.id);
             }
