@@ -217,7 +217,7 @@ fn ready(known: &SandboxRef) -> bool {
 /// # Errors
 /// When the records cannot be read.
 pub fn list_views(root: &Path, all: bool) -> io::Result<Vec<View>> {
-    Ok(select(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
+    Ok(select_sandboxes(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
 }
 
 /// Counts the sandboxes with a record below a state root that may have a living member.
@@ -240,7 +240,7 @@ pub fn count_living(root: &Path) -> io::Result<usize> {
 ///
 /// # Errors
 /// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.
-pub fn select(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, View)>> {
+pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, View)>> {
     let (over, others): (Vec<SandboxRef>, Vec<SandboxRef>) =
         resolver.all()?.into_iter().partition(|known| !all && derive_status::is_over(resolver, known));
     let mut found: Vec<(SandboxRef, View)> = others

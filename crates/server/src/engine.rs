@@ -210,7 +210,8 @@ impl Engine {
     /// # Errors
     /// When the records cannot be read.
     pub async fn list(&self, all: bool) -> Result<Vec<(SandboxRef, View)>, EngineError> {
-        self.call(move |root| view::select(&Resolver::new(root), all).map_err(EngineError::Look)).await?
+        self.call(move |root| view::select_sandboxes(&Resolver::new(root), all).map_err(EngineError::Look))
+            .await?
     }
 
     /// Finds one sandbox by its id, a unique prefix of the id, or its name; the view is `None` while it is being made.

@@ -75,7 +75,7 @@ fn records(home: &TestHome) -> Result<Records, Failure> {
     records.ids.retain(|id| !enclosing.contains(id));
     for root in roots.found {
         // Of a root that is blocked, this has the obstacle.
-        match view::select(&Resolver::new(&root), true) {
+        match view::select_sandboxes(&Resolver::new(&root), true) {
             Ok(found) => {
                 let ours = found
                     .into_iter()

@@ -101,7 +101,8 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
     if let Some(error) = resolver.blocked() {
         return Err(error.into());
     }
-    view::select(resolver, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
+    view::select_sandboxes(resolver, among == Among::Every)
+        .or_fail(FailureKind::Other, "cannot list the sandboxes")
 }
 
 /// The named sandboxes with their views.

@@ -18,7 +18,7 @@ const MOST: usize = 100;
 const LONGEST_COMMAND: usize = 200;
 
 pub(super) fn ps(host: &Host, given: &PsArguments) -> Result<Answer, ToolError> {
-    let found = view::select(&Resolver::new(host.root()), given.ended)
+    let found = view::select_sandboxes(&Resolver::new(host.root()), given.ended)
         .map_err(|error| ToolError::new(format!("cannot list the sandboxes: {}", error_chain(&error))))?;
     let cut = found.len().saturating_sub(MOST);
     let mut text = String::new();

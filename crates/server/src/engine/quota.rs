@@ -45,7 +45,7 @@ impl Quota {
 
 /// Counts the living sandboxes of a token.
 fn living(token: usize, root: &Path) -> Result<usize, EngineError> {
-    let all = view::select(&Resolver::new(root), false).map_err(EngineError::Look)?;
+    let all = view::select_sandboxes(&Resolver::new(root), false).map_err(EngineError::Look)?;
     let token = token.to_string();
     Ok(all.iter().filter(|(_, seen)| seen.labels.get(LABEL) == Some(&token)).count())
 }
