@@ -38,7 +38,7 @@ pub use client::{ANSWER, Client, ClientError, at_once, ended_or, has_just_ended}
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget_sandbox, remove_record};
 pub use holders::{is_supervised, supervised_processes};
-pub use pause::{PauseError, pause, unpause};
+pub use pause::{PauseError, pause_sandbox, unpause_sandbox};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use start::{START_REQUEST, StartError, start_detached};
 pub use usage::{CpuRates, Meter, Usage};

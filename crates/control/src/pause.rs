@@ -56,7 +56,7 @@ pub enum PauseError {
 ///
 /// # Errors
 /// When the sandbox does not run or has no leaf, and when a member cannot be frozen in time: the leaf is thawed again then.
-pub fn pause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
+pub fn pause_sandbox(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     freeze(resolver, known).map_err(|error| over_or(resolver, known, error))
 }
 
@@ -85,7 +85,7 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
 ///
 /// # Errors
 /// When the sandbox does not run or has no leaf, and when a cgroup above is frozen.
-pub fn unpause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
+pub fn unpause_sandbox(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     let thawed = || {
         let leaf = leaf(resolver, known)?;
         penfold_sys::crash_point!("leaf-opened-to-unpause");

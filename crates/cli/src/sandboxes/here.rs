@@ -155,9 +155,9 @@ impl Sandboxes for Here<'_> {
 
     fn set_paused(&self, known: &SandboxRef, paused: bool) -> Result<(), Failure> {
         let (act, set) = if paused {
-            ("pause", penfold_control::pause(&self.resolver, known))
+            ("pause", penfold_control::pause_sandbox(&self.resolver, known))
         } else {
-            ("unpause", penfold_control::unpause(&self.resolver, known))
+            ("unpause", penfold_control::unpause_sandbox(&self.resolver, known))
         };
         set.map_err(|error| pause_failure(act, &known.id, error))
     }

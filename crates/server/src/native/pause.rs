@@ -26,7 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     )
 )]
 async fn pause(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Sandbox>, Problem> {
-    change(app, id, penfold_control::pause).await
+    change(app, id, penfold_control::pause_sandbox).await
 }
 
 /// Lets the processes of a paused sandbox go on. A sandbox that runs is left as it is.
@@ -42,7 +42,7 @@ async fn unpause(
     State(app): State<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Sandbox>, Problem> {
-    change(app, id, penfold_control::unpause).await
+    change(app, id, penfold_control::unpause_sandbox).await
 }
 
 async fn change(
