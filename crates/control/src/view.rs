@@ -143,7 +143,7 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
     } else if looked_after && !over {
         derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
     } else {
-        derive_status::abandoned(resolver, known, &mut damage)?
+        derive_status::derive_abandoned(resolver, known, &mut damage)?
     };
     Some(assemble(known, state, judged, damage))
 }

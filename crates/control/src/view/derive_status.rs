@@ -158,7 +158,7 @@ fn unsaid(known: &SandboxRef, damage: &mut Vec<String>) -> Status {
 }
 
 /// Derives the status of a sandbox without a supervisor; `None` when nothing of it exists.
-pub(super) fn abandoned(
+pub(super) fn derive_abandoned(
     resolver: &Resolver,
     known: &SandboxRef,
     damage: &mut Vec<String>,
