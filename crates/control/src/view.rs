@@ -256,7 +256,7 @@ pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(Sandb
             }
         })
         .collect();
-    found.extend(unnoticed::search(resolver, &found, &over)?);
+    found.extend(unnoticed::search_unnoticed(resolver, &found, &over)?);
     derive_status::look_again(resolver, &mut found);
     found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
     Ok(found)

@@ -17,7 +17,7 @@ use penfold_state::state::Status;
 ///
 /// # Errors
 /// When not all processes can be read.
-pub(super) fn search(
+pub(super) fn search_unnoticed(
     resolver: &Resolver,
     found: &[(SandboxRef, View)],
     over: &[SandboxRef],
