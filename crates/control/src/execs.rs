@@ -27,7 +27,7 @@ use penfold_state::{Files, StartFailure};
 
 use crate::client::{ANSWER, Client, ClientError, ended_or};
 
-pub use end::{ExecEnd, begin_kill, begin_stop, kill, stop, stop_all, wait};
+pub use end::{ExecEnd, begin_kill, begin_stop, kill_exec, stop_all, stop_exec, wait_for_exec};
 pub use request::{ExecReply, Started, exec_reply, send_exec};
 pub use retain::{KEPT, forget_oldest};
 pub use start::{ExecStart, start};

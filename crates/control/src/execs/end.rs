@@ -44,7 +44,7 @@ pub struct ExecEnd {
 ///
 /// # Errors
 /// [`ExecError::Unverified`] when the exec has not ended within its grace and `patience`.
-pub fn stop(
+pub fn stop_exec(
     files: &Files,
     number: u32,
     signal: Option<i32>,
@@ -74,7 +74,7 @@ pub fn stop_all(
 ///
 /// # Errors
 /// [`ExecError::Unverified`] when the exec has not ended within `patience`.
-pub fn kill(files: &Files, number: u32, patience: Duration) -> Result<ExecEnd, ExecError> {
+pub fn kill_exec(files: &Files, number: u32, patience: Duration) -> Result<ExecEnd, ExecError> {
     let mut ends = end_all(files, &[number], Request::KillExec, patience);
     ends.pop().unwrap_or(Err(ExecError::Unverified { number }))
 }
@@ -104,7 +104,11 @@ pub fn begin_kill(files: &Files, number: u32) -> Result<(), ExecError> {
 ///
 /// # Errors
 /// [`ExecError::NotFound`] when there is no such exec, also when it is removed meanwhile.
-pub fn wait(files: &Files, number: u32, deadline: Option<Instant>) -> Result<Option<ExecEnd>, ExecError> {
+pub fn wait_for_exec(
+    files: &Files,
+    number: u32,
+    deadline: Option<Instant>,
+) -> Result<Option<ExecEnd>, ExecError> {
     let mut awaited = Awaited { number, exec: Some(open(files, number)?), result: None };
     wait_for(files, &mut [&mut awaited], &mut Supervisor::default(), deadline);
     awaited.result.transpose()

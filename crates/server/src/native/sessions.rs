@@ -157,7 +157,7 @@ fn begin(files: &Files, name: &str, start: ExecStart, place: Place) -> Result<Se
         (Ok(_), None) => Err(Problem::new(Kind::Exists, said(files, number))),
         (Err(error), _) => {
             let sentence = format!("{}: {}", error_chain(&error), said(files, number));
-            let _ = execs::kill(files, number, PATIENCE);
+            let _ = execs::kill_exec(files, number, PATIENCE);
             Err(Problem::new(Kind::NotStarted.or_no_space(&sentence), sentence))
         }
     }
@@ -254,7 +254,7 @@ fn end(files: &Files, name: &str) -> Result<SessionEnded, Problem> {
         return Ok(SessionEnded { name: name.to_owned(), result, report: last.report });
     }
     penfold_sys::crash_point!("serve-host-kill-wanted");
-    let end = execs::kill(files, last.number, PATIENCE).map_err(exec_problem)?;
+    let end = execs::kill_exec(files, last.number, PATIENCE).map_err(exec_problem)?;
     penfold_sys::crash_point!("serve-host-killed");
     if !end.remaining.is_empty() {
         return Err(Problem::remaining(format!("something of session `{name}` is left"), end.remaining));

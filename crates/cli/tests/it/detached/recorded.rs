@@ -55,13 +55,14 @@ fn view(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecView {
 
 #[track_caller]
 fn wait(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecEnd {
-    let end = as_user(env, sandbox, |files| execs::wait(files, number, Instant::now().checked_add(LONG)));
+    let end =
+        as_user(env, sandbox, |files| execs::wait_for_exec(files, number, Instant::now().checked_add(LONG)));
     end.unwrap().expect("the exec has not ended")
 }
 
 #[track_caller]
 fn kill(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecEnd {
-    as_user(env, sandbox, |files| execs::kill(files, number, LONG)).unwrap()
+    as_user(env, sandbox, |files| execs::kill_exec(files, number, LONG)).unwrap()
 }
 
 /// Reads the whole log, waiting for its end: standard output, standard error.
@@ -172,7 +173,7 @@ fn stop_gives_the_grace_and_sends_the_signal() {
             })
         });
         let end = as_user(env, &sandbox, |files| {
-            execs::stop(files, number, Some(Signal::USR1.as_raw()), Some(LONG), LONG * 2)
+            execs::stop_exec(files, number, Some(Signal::USR1.as_raw()), Some(LONG), LONG * 2)
         });
         let end = end.unwrap();
         let case = format!("{:?} {level:?}", env.who);
@@ -181,7 +182,7 @@ fn stop_gives_the_grace_and_sends_the_signal() {
         // A deaf tree is killed after the grace.
         let (number, tree) = tree(env, &sandbox);
         let end = as_user(env, &sandbox, |files| {
-            execs::stop(files, number, None, Some(Duration::from_millis(50)), LONG)
+            execs::stop_exec(files, number, None, Some(Duration::from_millis(50)), LONG)
         });
         assert!(end.unwrap().report.is_some(), "{case}");
         assert!(tree.iter().all(Process::has_ended), "{case}");
@@ -345,7 +346,7 @@ fn forged_files_are_not_believed() {
         }
         let view_now = view(env, &sandbox, number);
         assert_eq!((view_now.status, view_now.exit), (ExecStatus::Running, None), "{case}");
-        let past = as_user(env, &sandbox, |files| execs::wait(files, number, Some(Instant::now())));
+        let past = as_user(env, &sandbox, |files| execs::wait_for_exec(files, number, Some(Instant::now())));
         assert_eq!(past.unwrap(), None, "{case}");
         let forget = as_user(env, &sandbox, |files| execs::forget(files, number));
         assert!(matches!(forget, Err(ExecError::Refused(_))), "{case} {forget:?}");

@@ -68,7 +68,7 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     done.logs = Some([log()?, log()?]);
     done.bytes = None;
     penfold_sys::crash_point!("serve-sessionless-started");
-    let end = execs::wait(files, number, None).map_err(|error| failed(&error))?;
+    let end = execs::wait_for_exec(files, number, None).map_err(|error| failed(&error))?;
     penfold_sys::crash_point!("serve-sessionless-ended");
     let Some(end) = end else { return Err(failed(&ExecError::Unverified { number })) };
     done.code = if end.cause == Some(Cause::Timeout) { i32::from(TIMED_OUT) } else { code_of(end.exit) };

@@ -46,7 +46,7 @@ fn ended_before(seen: &Seen) -> ApiError {
 }
 
 fn end(seen: &Seen) -> Result<(), ApiError> {
-    verified(seen, execs::stop(&seen.files, seen.number(), TERM, Some(GRACE), PATIENCE))
+    verified(seen, execs::stop_exec(&seen.files, seen.number(), TERM, Some(GRACE), PATIENCE))
 }
 
 fn verified(seen: &Seen, ended: Result<ExecEnd, ExecError>) -> Result<(), ApiError> {

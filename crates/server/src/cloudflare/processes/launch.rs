@@ -168,7 +168,7 @@ fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result
 
 /// Removes the record of a command that did not run, once its supervisor is gone.
 pub(crate) fn discard(files: &Files, number: u32) {
-    let ended = execs::wait(files, number, Instant::now().checked_add(GRACE));
+    let ended = execs::wait_for_exec(files, number, Instant::now().checked_add(GRACE));
     if matches!(ended, Ok(Some(_))) {
         let _ = execs::forget(files, number);
     }

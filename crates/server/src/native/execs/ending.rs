@@ -116,7 +116,7 @@ async fn stop(
     let signal = signal.map(rustix::process::Signal::as_raw);
     let order = Order {
         begin: move |files: &Files| execs::begin_stop(files, number, signal, grace),
-        act: move |files: &Files| execs::stop(files, number, signal, grace, patience),
+        act: move |files: &Files| execs::stop_exec(files, number, signal, grace, patience),
     };
     end(app, id, number, query.waits()?, order).await
 }
@@ -145,7 +145,7 @@ async fn kill(
     let patience = patience.unwrap_or(USUAL_PATIENCE);
     let order = Order {
         begin: move |files: &Files| execs::begin_kill(files, number),
-        act: move |files: &Files| execs::kill(files, number, patience),
+        act: move |files: &Files| execs::kill_exec(files, number, patience),
     };
     end(app, id, number, query.waits()?, order).await
 }
@@ -225,7 +225,7 @@ async fn wait(
     let place = app.engine.follower().ok_or_else(too_many)?;
     let waiting = app.engine.wait(place, move |root| {
         let files = files(root, &id)?;
-        let end = execs::wait(&files, number, Instant::now().checked_add(limit)).map_err(problem)?;
+        let end = execs::wait_for_exec(&files, number, Instant::now().checked_add(limit)).map_err(problem)?;
         Ok::<_, Problem>(end.map_or(
             ExecWaited { ended: false, exit: None, cause: None, remaining: Vec::new() },
             |end| ExecWaited {

@@ -177,7 +177,7 @@ impl Prober {
                 ..ExecStart::new(["sh", "-c", line])
             };
             match execs::start(&self.files, start) {
-                Ok(started) => match execs::wait(&self.files, started.number, Some(self.deadline)) {
+                Ok(started) => match execs::wait_for_exec(&self.files, started.number, Some(self.deadline)) {
                     Ok(Some(end)) => {
                         // Nobody needs the output of a try.
                         let _ = execs::forget(&self.files, started.number);
