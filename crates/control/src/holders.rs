@@ -100,7 +100,7 @@ impl Locks {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
+pub(crate) fn list_passing(record: &Files) -> io::Result<Vec<Pid>> {
     let locks = Locks::of(record.name(), Some(record), None);
     let holders = locks.holders(&mut ProcFs::open()?)?;
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
@@ -143,7 +143,7 @@ pub(crate) fn named(record: &Files) -> Vec<Process> {
 }
 
 /// Returns the supervisor of an ended sandbox that has released the lock by exiting and has not exited yet.
-pub(crate) fn leaving(record: &Files) -> Option<OwnedFd> {
+pub(crate) fn find_leaving(record: &Files) -> Option<OwnedFd> {
     let mut proc = ProcFs::open().ok()?;
     named(record).into_iter().find(|it| is_exiting(&mut proc, it).unwrap_or(false)).map(Process::into_pidfd)
 }

@@ -276,7 +276,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     let leaf = talk.known.leaf.as_deref();
                     let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
                     if files.has_ended() && !has_leaf {
-                        talk.listener = holders::leaving(files);
+                        talk.listener = holders::find_leaving(files);
                         if talk.listener.is_some() {
                             talk.stage = Stage::Parting(Instant::now() + self.limits.exit);
                             return true;
@@ -450,7 +450,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             return Step::Force(Reason::Unattended);
         }
         if matches!(talk.stage, Stage::Asking(_)) && talk.listener.is_none() {
-            talk.listener = known.record.as_ref().and_then(holders::leaving);
+            talk.listener = known.record.as_ref().and_then(holders::find_leaving);
         }
         let now = Instant::now();
         // Even if the listener held no lock, it gets the time to exit.

@@ -4,7 +4,7 @@ use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 
 use super::{View, look};
-use crate::holders::passing;
+use crate::holders::list_passing;
 use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
 use penfold_state::Files;
 use penfold_state::evidence::{Evidence, elsewhere, fingerprints, named};
@@ -131,7 +131,7 @@ fn put_away(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Ve
     if state.supervisors.is_empty() || state.supervisors.iter().any(&mut lives) {
         return None;
     }
-    let passing = passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
+    let passing = list_passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
     let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
     evidence.extend(Evidence::of(resolver.fingerprints(), &known.subject()).sentences());
     Some(evidence)
