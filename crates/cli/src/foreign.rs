@@ -188,7 +188,7 @@ pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> 
 /// Refuses a process of a sandbox, and a penfold process: `penfold kill` must end these.
 pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
     let number = pid.as_raw_pid();
-    match descent::belongs(pid) {
+    match descent::find_owner(pid) {
         Ok(Belongs::Penfold) => Err(Failure::new(
             FailureKind::Usage,
             format!("process {number} is the supervisor, standby or launcher of a sandbox"),

@@ -162,7 +162,7 @@ pub enum Belongs {
 ///
 /// # Errors
 /// When /proc cannot be read at all.
-pub fn belongs(pid: Pid) -> io::Result<Belongs> {
+pub fn find_owner(pid: Pid) -> io::Result<Belongs> {
     let mut descent = Descent::new()?;
     let Some(stat) = descent.proc.stat(pid)? else { return Ok(Belongs::Unknown) };
     if descent.is_penfold(&stat) == Some(true) {
@@ -184,7 +184,7 @@ pub fn belongs(pid: Pid) -> io::Result<Belongs> {
 ///
 /// # Errors
 /// When the process cannot be read.
-pub fn around(pid: Pid) -> io::Result<Vec<String>> {
+pub fn list_sandboxes_around(pid: Pid) -> io::Result<Vec<String>> {
     let mut descent = Descent::new()?;
     let groups = descent.proc.cgroups(pid)?.unwrap_or_default();
     let path = penfold_teardown::unified(&groups).unwrap_or_default();

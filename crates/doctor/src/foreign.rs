@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::Member;
 use crate::host_processes::process_age;
 use host_view::{HostView, environment, has_no_terminal};
-use penfold_control::descent::{Belongs, belongs};
+use penfold_control::descent::{Belongs, find_owner};
 
 pub use marks::{Mark, OwnerState};
 pub use penfold_process::Port;
@@ -115,7 +115,7 @@ fn judge(view: &HostView, proc: &mut ProcFs, stat: &Stat) -> Option<Stray> {
     let marks = marks::of(&environment, stat, &view.all);
     let abandoned = marks.iter().any(|mark| mark.owner == OwnerState::Dead);
     let left = orphan && apart && has_no_terminal(stat) && !view.is_service(proc, stat);
-    if !left && !abandoned || belongs(stat.pid).ok()? != Belongs::Nobody {
+    if !left && !abandoned || find_owner(stat.pid).ok()? != Belongs::Nobody {
         return None;
     }
     let mut evidence = Vec::new();

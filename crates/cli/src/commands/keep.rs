@@ -47,7 +47,7 @@ fn keep(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
         return Err(failed(FailureKind::NotPermitted).because(std::io::Error::from(Errno::PERM)));
     }
     let sentence = "cannot tell to which sandbox the process belongs";
-    let owners = descent::around(root.pid).or_fail(FailureKind::Other, sentence)?;
+    let owners = descent::list_sandboxes_around(root.pid).or_fail(FailureKind::Other, sentence)?;
     let Some((outer, enclosing)) = owners.split_last() else {
         return Err(Failure::new(FailureKind::Usage, format!("process {number} is in no sandbox"))
             .hint(format!("`penfold adopt {number}` makes a sandbox of it")));
@@ -77,7 +77,7 @@ fn refuse(global: &Global, members: &[Stat], root: ProcessId, outer: &str) -> Re
     }
     for stat in members {
         let pid = stat.pid.as_raw_pid();
-        if matches!(descent::belongs(stat.pid), Ok(Belongs::Penfold)) {
+        if matches!(descent::find_owner(stat.pid), Ok(Belongs::Penfold)) {
             return Err(Failure::new(
                 FailureKind::Usage,
                 format!(
@@ -85,7 +85,7 @@ fn refuse(global: &Global, members: &[Stat], root: ProcessId, outer: &str) -> Re
                 ),
             ));
         }
-        let around = descent::around(stat.pid).unwrap_or_default();
+        let around = descent::list_sandboxes_around(stat.pid).unwrap_or_default();
         if around.last().is_some_and(|id| id != outer) {
             return Err(Failure::new(
                 FailureKind::Usage,

@@ -126,7 +126,7 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
 /// Tells whether the caller is in a sandbox with a supervisor. What the shell starts is then a member, too.
 fn is_in_session() -> Result<bool, Failure> {
     let Some(caller) = rustix::process::getppid() else { return Ok(false) };
-    let belongs = descent::belongs(caller)
+    let belongs = descent::find_owner(caller)
         .or_fail(FailureKind::NotStarted, "cannot tell whether the caller is in a sandbox")?;
     Ok(matches!(belongs, Belongs::Sandbox(_)))
 }

@@ -22,7 +22,7 @@ use crate::host_processes::process_age;
 use chain::Runner;
 use directories::{Subject, Surroundings, homes, real, user, working_directory};
 use id::{Derived, Names};
-use penfold_control::descent::{Belongs, belongs};
+use penfold_control::descent::{Belongs, find_owner};
 use program::{Role, arguments, role};
 
 pub use directories::{Held, VmDirectory};
@@ -146,7 +146,7 @@ fn recognised<'a>(view: &HostView, stat: &'a Stat) -> Option<Found<'a>> {
         return None;
     }
     let is_marked = marks::value(&environment(stat.pid)?, MARKER).is_some();
-    if is_marked || belongs(stat.pid).ok()? != Belongs::Nobody {
+    if is_marked || find_owner(stat.pid).ok()? != Belongs::Nobody {
         return None;
     }
     let names = Names::read(working_directory(stat.pid), &arguments);
