@@ -59,7 +59,7 @@ pub(crate) struct ShArgs {
         help = "How long background jobs live: until the end of the call, or of the session, the sandbox around the caller \
             [default: $PENFOLD_SH_SCOPE, else call]"
     )]
-    scope: Option<Scope>,
+    scope: Option<BackgroundLife>,
     /// The text for the shell, or arguments of the shell.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "TEXT")]
     text: Vec<OsString>,
@@ -67,20 +67,20 @@ pub(crate) struct ShArgs {
 
 /// How long what a text starts may live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Scope {
+enum BackgroundLife {
     /// Until the shell has ended.
     Call,
     /// Until the sandbox around the caller ends.
     Session,
 }
 
-impl Scope {
+impl BackgroundLife {
     /// The scope that the caller's environment asks for.
-    fn of_caller() -> Result<Scope, Failure> {
+    fn of_caller() -> Result<BackgroundLife, Failure> {
         let word = variables::get(SCOPE.as_ref()).unwrap_or_default();
         match word.to_str() {
-            Some("" | "call") => Ok(Scope::Call),
-            Some("session") => Ok(Scope::Session),
+            Some("" | "call") => Ok(BackgroundLife::Call),
+            Some("session") => Ok(BackgroundLife::Session),
             _ => {
                 let sentence = format!("{SCOPE} is `{}`", word.to_string_lossy());
                 Err(Failure::new(FailureKind::NotStarted, sentence).hint("it may be `call` or `session`"))
@@ -108,7 +108,7 @@ pub(crate) fn words() -> impl Iterator<Item = OsString> {
 /// Runs a text with a shell, as a sandbox.
 fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
     let command = once(shell()).chain(shell_arguments(&args.text));
-    if args.scope.map_or_else(Scope::of_caller, Ok)? == Scope::Session {
+    if args.scope.map_or_else(BackgroundLife::of_caller, Ok)? == BackgroundLife::Session {
         if is_in_session()? {
             return Err(execute::program(&command.collect::<Vec<_>>(), Vec::new(), Vec::new()));
         }
