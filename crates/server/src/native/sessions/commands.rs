@@ -153,7 +153,7 @@ async fn run(
     }
     if sse::is_accepted(&headers) {
         drop(permit);
-        return stream(&app, Host { files, client, name }, number);
+        return stream(&app, SessionConnection { files, client, name }, number);
     }
     let (sender, receiver) = oneshot::channel();
     let begun = sent_body::beside("session", move || {
@@ -208,13 +208,13 @@ impl Output {
 }
 
 /// A connection to a session host, with the facts that show its end.
-struct Host {
+struct SessionConnection {
     files: Files,
     client: Client,
     name: String,
 }
 
-impl Host {
+impl SessionConnection {
     /// Returns the end of a command, or null if the command will have no end.
     fn end(&self, number: u64) -> Option<Value> {
         if let Some(end) = self.client.end(number) {
@@ -253,7 +253,7 @@ impl Host {
 }
 
 /// Answers with the output of a command as it comes.
-fn stream(app: &AppState, mut host: Host, number: u64) -> Result<Response, Problem> {
+fn stream(app: &AppState, mut host: SessionConnection, number: u64) -> Result<Response, Problem> {
     let permit = app.engine.follower().ok_or_else(log_answer::too_many)?;
     let writer_app = Arc::clone(app);
     let write = move |sink: &mut sent_body::Sink| {
@@ -376,7 +376,7 @@ async fn logs(
         let (files, client) = connect(root, &id, &name)?;
         client.command_dir(number).map_err(|_| missing(number))?;
         let reader = client.log(number, from).map_err(|error| log_answer::unreadable(&error))?;
-        Ok(Host { files, client, name }.source(reader, number))
+        Ok(SessionConnection { files, client, name }.source(reader, number))
     };
     log_answer::answer(app, query, headers, open).await
 }
