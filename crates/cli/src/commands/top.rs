@@ -18,7 +18,7 @@ use crate::sandboxes::find;
 use crate::text::lines;
 use crate::{exit_codes, output};
 
-use actions::Host;
+use actions::HostActions;
 use source::Looker;
 
 /// The verb `top`.
@@ -67,7 +67,7 @@ pub(crate) fn top(global: &Global, args: &TopArgs) -> Result<u8, Failure> {
     let signals = SignalFd::open(&set).or_fail(FailureKind::Other, "cannot wait for signals")?;
     let end = penfold_top::run(Settings {
         source: Box::new(Looker::new(global)?),
-        actions: Arc::new(Host::new(global)),
+        actions: Arc::new(HostActions::new(global)),
         open: open.map(|known| known.id),
         has_colour: global.color.wanted(&std::io::stdout()),
         signals,

@@ -10,17 +10,17 @@ use crate::text::template;
 
 /// The sandboxes of this host.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct HostActions {
     global: Global,
 }
 
-impl Host {
-    pub(super) fn new(global: &Global) -> Host {
-        Host { global: global.clone() }
+impl HostActions {
+    pub(super) fn new(global: &Global) -> HostActions {
+        HostActions { global: global.clone() }
     }
 }
 
-impl Actions for Host {
+impl Actions for HostActions {
     fn end(&self, id: &str, ending: Ending) -> Result<StopResult, String> {
         let resolver = find::resolver(&self.global);
         let known = match resolver.resolve(id) {
