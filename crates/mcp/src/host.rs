@@ -11,12 +11,12 @@ use crate::started::Started;
 
 /// The settings of the server, and the sandboxes that it has started.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct ServerState {
     pub(crate) config: Config,
     pub(crate) started: Started,
 }
 
-impl Host {
+impl ServerState {
     /// The state root.
     pub(crate) fn root(&self) -> &Path {
         &self.config.state_root

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::server::Server;
 use crate::started::Started;
 use crate::tools::stop_all;
@@ -50,7 +50,7 @@ pub struct Ended {
 /// # Errors
 /// When nothing can be served.
 pub fn serve(config: Config) -> Result<Ended, ServeError> {
-    let host = Arc::new(Host { config, started: Started::default() });
+    let host = Arc::new(ServerState { config, started: Started::default() });
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;
     let served = runtime.block_on(talk(Arc::clone(&host)));
@@ -61,7 +61,7 @@ pub fn serve(config: Config) -> Result<Ended, ServeError> {
     served.map(|()| Ended { left })
 }
 
-async fn talk(host: Arc<Host>) -> Result<(), ServeError> {
+async fn talk(host: Arc<ServerState>) -> Result<(), ServeError> {
     let (closing, is_closing) = watch::channel(false);
     let (reader, writer) = stdio_pipes();
     let input = Input { reader, closing };

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::answer::{Answer, ToolError};
 use crate::call;
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::tool::Tool;
 use crate::tools;
 
@@ -25,14 +25,14 @@ const INSTRUCTIONS: &str = "Starts dev servers and other long-running commands a
 
 /// Answers the requests of one client.
 pub(crate) struct Server {
-    host: Arc<Host>,
+    host: Arc<ServerState>,
     /// Whether standard input has ended.
     closing: watch::Receiver<bool>,
     calls: Semaphore,
 }
 
 impl Server {
-    pub(crate) fn new(host: Arc<Host>, closing: watch::Receiver<bool>) -> Server {
+    pub(crate) fn new(host: Arc<ServerState>, closing: watch::Receiver<bool>) -> Server {
         Server { host, closing, calls: Semaphore::new(CALLS) }
     }
 

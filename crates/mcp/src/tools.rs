@@ -13,17 +13,17 @@ use rmcp::model::JsonObject;
 use crate::answer::{Answer, ToolError};
 use crate::arguments::read;
 use crate::call::Cancel;
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::tool::Tool;
 
 pub(crate) use stop::stop_all;
 
 /// Calls a tool. Blocks until the answer is there, or the call is cancelled.
-pub(crate) fn call(host: &Host, tool: Tool, given: JsonObject, cancel: &Cancel) -> Answer {
+pub(crate) fn call(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> Answer {
     answer(host, tool, given, cancel).unwrap_or_else(Answer::from)
 }
 
-fn answer(host: &Host, tool: Tool, given: JsonObject, cancel: &Cancel) -> Result<Answer, ToolError> {
+fn answer(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> Result<Answer, ToolError> {
     if host.config.read_only && !tool.is_read_only() {
         return Err(ToolError::new(format!(
             "this server is read-only, so `{}` cannot be called; `ps`, `logs`, `report` and `ports` can",

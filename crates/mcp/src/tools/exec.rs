@@ -26,7 +26,7 @@ use crate::answer::{Answer, ToolError};
 use crate::arguments::{ExecArguments, command, environment, seconds};
 use crate::call::Cancel;
 use crate::find::{called, exit_json, exit_words, find, record};
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::plain::Bounded;
 
 /// The time limit, unless chosen otherwise, and the longest.
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes of each stream in an answer.
 const MOST: usize = 16 << 10;
 
-pub(super) fn exec(host: &Host, given: ExecArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn exec(host: &ServerState, given: ExecArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
     environment(&given.env)?;
     let limit = seconds("timeout_s", given.timeout_s.unwrap_or(LIMIT), LONGEST_LIMIT)?;
     let words = command(given.command, given.shell)?;

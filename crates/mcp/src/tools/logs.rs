@@ -12,7 +12,7 @@ use crate::arguments::{LogsArguments, StreamName, seconds};
 use crate::call::Cancel;
 use crate::find::{called, look, record};
 use crate::follow::{Followed, Goal, follow};
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::log_text::{self, MOST, Part, open};
 
 /// The number of lines, unless chosen otherwise.
@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_mins(10);
 /// The largest offset: that of a file.
 const LARGEST_OFFSET: u64 = i64::MAX.cast_unsigned();
 
-pub(super) fn logs(host: &Host, given: LogsArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn logs(host: &ServerState, given: LogsArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
     if given.offset.is_some_and(|offset| offset > LARGEST_OFFSET) {
         return Err(ToolError::new("`offset` is beyond any log; give a `next_offset` of an earlier answer"));
     }
@@ -56,7 +56,7 @@ pub(super) fn logs(host: &Host, given: LogsArguments, cancel: &Cancel) -> Result
 
 /// Waits for a text.
 fn until(
-    host: &Host,
+    host: &ServerState,
     known: &SandboxRef,
     (offset, goal): (Option<u64>, Goal),
     until: Instant,

@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::answer::{Answer, ToolError};
 use crate::arguments::SandboxArguments;
 use crate::find::{called, look};
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::listening::{Listening, listening};
 
-pub(super) fn ports(host: &Host, given: &SandboxArguments) -> Result<Answer, ToolError> {
+pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<Answer, ToolError> {
     let resolver = Resolver::new(host.root());
     let (known, seen) = look(&resolver, &given.sandbox)?;
     let found = listening(&resolver, &known, &seen)?;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, ToolError};
 use crate::arguments::PsArguments;
 use crate::find::exit_json;
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::plain::plain;
 
 /// The most sandboxes in an answer.
@@ -17,7 +17,7 @@ const MOST: usize = 100;
 /// The most characters of a command.
 const LONGEST_COMMAND: usize = 200;
 
-pub(super) fn ps(host: &Host, given: &PsArguments) -> Result<Answer, ToolError> {
+pub(super) fn ps(host: &ServerState, given: &PsArguments) -> Result<Answer, ToolError> {
     let found = view::select_sandboxes(&Resolver::new(host.root()), given.ended)
         .map_err(|error| ToolError::new(format!("cannot list the sandboxes: {}", error_chain(&error))))?;
     let cut = found.len().saturating_sub(MOST);

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, ToolError};
 use crate::arguments::SandboxArguments;
 use crate::find::{called, cause_words, exit_words, look, record};
-use crate::host::Host;
+use crate::host::ServerState;
 
 /// The most entries of a list in a report, and the most that the text names.
 const MOST: usize = 50;
 const NAMED: usize = 10;
 
-pub(super) fn report(host: &Host, given: &SandboxArguments) -> Result<Answer, ToolError> {
+pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<Answer, ToolError> {
     let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
     let name = called(&seen.id, seen.name.as_deref());
     let report = record(&known)?.report().map_err(|error| {

@@ -19,7 +19,7 @@ use crate::arguments::{RunArguments, command, environment, milliseconds, seconds
 use crate::call::Cancel;
 use crate::find::{called, exit_json, exit_words, find, look, record, settled_report};
 use crate::follow::{Followed, Goal, follow};
-use crate::host::Host;
+use crate::host::ServerState;
 use crate::listening::listening;
 use crate::log_text::{self, open};
 
@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const FIRST: usize = 8 << 10;
 const LAST_LINES: u64 = 50;
 
-pub(super) fn run(host: &Host, given: RunArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn run(host: &ServerState, given: RunArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
     if given.ready_text.as_deref().is_some_and(|text| text.is_empty() || text.contains('\n')) {
         return Err(ToolError::new("`ready_text` is empty or more than a line"));
     }
@@ -60,7 +60,7 @@ pub(super) fn run(host: &Host, given: RunArguments, cancel: &Cancel) -> Result<A
 }
 
 /// Starts the sandbox; returns its id.
-fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
+fn start(host: &ServerState, given: RunArguments) -> Result<String, ToolError> {
     let RunArguments {
         command: words,
         shell,
@@ -113,7 +113,12 @@ fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
 }
 
 /// The answer for a sandbox that runs.
-fn runs(host: &Host, known: &SandboxRef, ready: Option<bool>, waited: Duration) -> Result<Answer, ToolError> {
+fn runs(
+    host: &ServerState,
+    known: &SandboxRef,
+    ready: Option<bool>,
+    waited: Duration,
+) -> Result<Answer, ToolError> {
     let resolver = Resolver::new(host.root());
     let (known, seen) = look(&resolver, &known.id)?;
     if !seen.status.is_living() {
@@ -145,7 +150,7 @@ fn runs(host: &Host, known: &SandboxRef, ready: Option<bool>, waited: Duration) 
 }
 
 /// The answer for a sandbox that has ended: an error, unless its command did what it should.
-fn ended(host: &Host, known: &SandboxRef, conditional: bool) -> Result<Answer, ToolError> {
+fn ended(host: &ServerState, known: &SandboxRef, conditional: bool) -> Result<Answer, ToolError> {
     let report = settled_report(host.root(), known);
     let log = log_text::tail(record(known)?, LAST_LINES, None)?;
     let name = called(&known.id, known.name.as_deref());

@@ -12,9 +12,9 @@ use super::report::{bounded, words};
 use crate::answer::{Answer, ToolError};
 use crate::arguments::{StopArguments, milliseconds};
 use crate::find::{called, look};
-use crate::host::Host;
+use crate::host::ServerState;
 
-pub(super) fn stop(host: &Host, given: &StopArguments) -> Result<Answer, ToolError> {
+pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<Answer, ToolError> {
     let grace = milliseconds("grace_s", given.grace_s)?.map(std::time::Duration::from_millis);
     let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
     host.may_act("stop", &known)?;
