@@ -5,7 +5,7 @@ mod ssh_host;
 use std::fmt;
 use std::str::FromStr;
 
-use penfold_client::Host;
+use penfold_client::ServerAddress;
 
 pub(crate) use self::ssh_host::SshHost;
 
@@ -13,7 +13,7 @@ pub(crate) use self::ssh_host::SshHost;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A server.
-    Server(Host),
+    Server(ServerAddress),
     /// Another host, reached by ssh.
     Ssh(SshHost),
 }

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use penfold_client::{Client, Host};
+use penfold_client::{Client, ServerAddress};
 
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
@@ -75,7 +75,7 @@ fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Plac
 }
 
 /// Runs a verb as a client of a server.
-fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result<u8, Failure> {
+fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &ServerAddress) -> Result<u8, Failure> {
     let Places::All(call) = verb.places else { return Err(refused(verb)) };
     call(global, Client::new(host.clone(), token(global)?)?, matches)
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Host {
+pub enum ServerAddress {
     /// A Unix socket.
     Unix(PathBuf),
     /// A port: the host's name or address, without brackets, and the number.
@@ -20,14 +20,14 @@ pub enum Host {
 )]
 pub struct InvalidHost(String);
 
-impl FromStr for Host {
+impl FromStr for ServerAddress {
     type Err = InvalidHost;
 
-    fn from_str(text: &str) -> Result<Host, InvalidHost> {
+    fn from_str(text: &str) -> Result<ServerAddress, InvalidHost> {
         let invalid = || InvalidHost(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return path.starts_with('/').then(|| Host::Unix(path.into())).ok_or_else(invalid);
+            return path.starts_with('/').then(|| ServerAddress::Unix(path.into())).ok_or_else(invalid);
         }
         let place = text.strip_prefix("http://").ok_or_else(invalid)?;
         let (name, port) = place.strip_suffix('/').unwrap_or(place).rsplit_once(':').ok_or_else(invalid)?;
@@ -36,30 +36,32 @@ impl FromStr for Host {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         match bracketed {
             Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => {
-                Ok(Host::Tcp(address.to_owned(), port))
+                Ok(ServerAddress::Tcp(address.to_owned(), port))
             }
-            None if !name.is_empty() && name.bytes().all(is_plain) => Ok(Host::Tcp(name.to_owned(), port)),
+            None if !name.is_empty() && name.bytes().all(is_plain) => {
+                Ok(ServerAddress::Tcp(name.to_owned(), port))
+            }
             _ => Err(invalid()),
         }
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Host::Unix(path) => write!(f, "unix:{}", path.display()),
-            Host::Tcp(..) => write!(f, "http://{}", self.authority()),
+            ServerAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            ServerAddress::Tcp(..) => write!(f, "http://{}", self.authority()),
         }
     }
 }
 
-impl Host {
+impl ServerAddress {
     /// The value of the header `Host`.
     pub(crate) fn authority(&self) -> String {
         match self {
-            Host::Unix(_) => "localhost".to_owned(),
-            Host::Tcp(name, port) if name.contains(':') => format!("[{name}]:{port}"),
-            Host::Tcp(name, port) => format!("{name}:{port}"),
+            ServerAddress::Unix(_) => "localhost".to_owned(),
+            ServerAddress::Tcp(name, port) if name.contains(':') => format!("[{name}]:{port}"),
+            ServerAddress::Tcp(name, port) => format!("{name}:{port}"),
         }
     }
 }
@@ -77,7 +79,7 @@ mod tests {
             ("http://build-1.example:3000/", "http://build-1.example:3000"),
             ("http://[::1]:9", "http://[::1]:9"),
         ] {
-            assert_eq!(text.parse::<Host>().unwrap().to_string(), expected);
+            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), expected);
         }
     }
 
@@ -100,7 +102,7 @@ mod tests {
             "http://a b:1",
             "tcp://a:1",
         ] {
-            assert!(text.parse::<Host>().is_err(), "{text}");
+            assert!(text.parse::<ServerAddress>().is_err(), "{text}");
         }
     }
 }

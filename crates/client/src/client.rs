@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub use hyper::Method;
 
-use crate::address::Host;
+use crate::address::ServerAddress;
 use crate::error::{Error, Problem};
 
 /// The time limit of a connection.
@@ -38,7 +38,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A client of one server. Calls block.
 #[derive(Debug)]
 pub struct Client {
-    pub(crate) host: Host,
+    pub(crate) host: ServerAddress,
     token: Option<String>,
     pub(crate) runtime: Runtime,
 }
@@ -48,7 +48,7 @@ impl Client {
     ///
     /// # Errors
     /// When the process has no descriptors left.
-    pub fn new(host: Host, token: Option<String>) -> Result<Client, Error> {
+    pub fn new(host: ServerAddress, token: Option<String>) -> Result<Client, Error> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Client)?;
         Ok(Client { host, token, runtime })
     }
@@ -62,7 +62,7 @@ impl Client {
     }
 
     /// The address of the server.
-    pub fn host(&self) -> &Host {
+    pub fn host(&self) -> &ServerAddress {
         &self.host
     }
 
@@ -227,13 +227,13 @@ impl Client {
         let request = request.body(Full::new(body)).map_err(|error| self.foreign(&error))?;
         let unreachable = |source| Error::Unreachable { host: self.host.clone(), source };
         let sent = match &self.host {
-            Host::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 let stream = connect_unix(path).map_err(unreachable)?;
                 stream.set_nonblocking(true).map_err(unreachable)?;
                 let stream = tokio::net::UnixStream::from_std(stream).map_err(unreachable)?;
                 exchange(stream, request).await
             }
-            Host::Tcp(name, port) => {
+            ServerAddress::Tcp(name, port) => {
                 let stream = dial(name, *port).map_err(unreachable)?;
                 let stream = tokio::net::TcpStream::from_std(stream).map_err(unreachable)?;
                 exchange(stream, request).await

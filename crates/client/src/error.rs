@@ -5,7 +5,7 @@ use std::io;
 use penfold_teardown::Survivor;
 use serde::Deserialize;
 
-use crate::address::Host;
+use crate::address::ServerAddress;
 
 /// A request failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum Error {
     #[error("cannot connect to the server at `{host}`")]
     Unreachable {
         /// The address.
-        host: Host,
+        host: ServerAddress,
         /// The reason.
         #[source]
         source: io::Error,
@@ -26,7 +26,7 @@ pub enum Error {
     #[error("lost the connection to the server at `{host}`")]
     Lost {
         /// The address.
-        host: Host,
+        host: ServerAddress,
         /// The reason.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the server at `{host}` sent an answer that is none of penfold's API: {reason}")]
     Foreign {
         /// The address.
-        host: Host,
+        host: ServerAddress,
         /// The reason.
         reason: String,
     },

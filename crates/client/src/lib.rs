@@ -27,7 +27,7 @@ mod event_parser;
 mod events;
 mod follow;
 
-pub use address::{Host, InvalidHost};
+pub use address::{InvalidHost, ServerAddress};
 pub use client::{Client, Method, RECONNECT, base64, encoded};
 pub use error::{Error, Problem};
 pub use event_parser::{Event, EventParser, Received};

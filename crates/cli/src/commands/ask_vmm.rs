@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use penfold_client::{Client, Host, Method};
+use penfold_client::{Client, Method, ServerAddress};
 use rustix::fs::{FileType, Mode, OFlags};
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn ask_qmp(socket: &Path, execute: &str) -> std::io::Result<()> {
 fn ask_http(socket: &Path, request: &str, body: &str) -> Result<(), Box<dyn std::error::Error>> {
     let opened = open(socket)?;
     let (method, path) = request.split_once(' ').ok_or("the request lacks a path")?;
-    let client = Client::new(Host::Unix(place(&opened)), None)?;
+    let client = Client::new(ServerAddress::Unix(place(&opened)), None)?;
     client.order(Method::from_bytes(method.as_bytes())?, path, body.to_owned(), ANSWER)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A probe as a user writes it: `port:8080`, `log:REGEX`, `http:URL`, `cmd:LINE`, `fd:N`.
 
-use penfold_client::Host;
+use penfold_client::ServerAddress;
 use regex_lite::Regex;
 
 /// The longest probe, in bytes: a record keeps its text.
@@ -23,7 +23,7 @@ pub(super) enum ProbeKind {
     /// A line of the log matches.
     Log(Regex),
     /// A GET request for this path is answered with 2xx or 3xx.
-    Http(Host, String),
+    Http(ServerAddress, String),
     /// This line of shell exits with 0 inside the sandbox.
     Command(String),
     /// The command writes a line feed to its descriptor of this number.
@@ -94,7 +94,7 @@ fn number(text: &str) -> Option<i32> {
 }
 
 /// Splits a URL into its server and its path.
-fn url(text: &str) -> Option<(Host, String)> {
+fn url(text: &str) -> Option<(ServerAddress, String)> {
     let rest = text.strip_prefix("http://")?;
     let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (place, path) = rest.split_at(at);

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use penfold_client::{Client, Host};
+use penfold_client::{Client, ServerAddress};
 use penfold_control::execs::{self, ExecStart};
 use penfold_control::{Resolver, SandboxRef, view};
 use penfold_process::{Listeners, Pid};
@@ -151,7 +151,7 @@ impl Prober {
     }
 
     /// Sends requests until one is answered with 2xx or 3xx.
-    fn http(&self, host: Host, path: &str) -> Probed {
+    fn http(&self, host: ServerAddress, path: &str) -> Probed {
         let client = match Client::new(host, None) {
             Ok(client) => client,
             Err(error) => return Probed::Never(error_chain(&error)),
