@@ -23,7 +23,7 @@ const INTERRUPTS_TO_KILL: usize = 3;
 
 /// The kind of a sandbox, by its leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LeaderKind {
     /// A child of the supervisor; its launcher waits for it.
     Foreground,
     /// A child without a launcher; the sandbox has a control socket.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 /// The fixed options of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LeaderKind,
     pub(crate) stop_policy: StopPolicy,
     pub(crate) on_owner_exit: OwnerExit,
     /// The sandbox continues when supervisor or standby is killed.
@@ -129,11 +129,11 @@ impl Policy {
     }
 
     pub(crate) fn is_exec(&self) -> bool {
-        self.terms.kind == Kind::Exec
+        self.terms.kind == LeaderKind::Exec
     }
 
     pub(crate) fn is_adopted(&self) -> bool {
-        self.terms.kind == Kind::Adopted
+        self.terms.kind == LeaderKind::Adopted
     }
 
     /// Returns the policy by which the sandbox is ended.
@@ -230,7 +230,7 @@ impl Policy {
     /// - INT during an end is a kill request.
     /// - QUIT after an INT that did not end the sandbox is a kill request.
     pub(crate) fn key(&mut self, number: i32, group: i32, ignores_int: bool, now: Instant) -> Decision {
-        if self.terms.kind != Kind::Foreground {
+        if self.terms.kind != LeaderKind::Foreground {
             return Decision::refuse("the sandbox does not run in the foreground");
         }
         if number == Signal::QUIT.as_raw() {
@@ -268,7 +268,7 @@ impl Policy {
 
     /// Decides on the end of the standard input, which only the launcher of a foreground sandbox watches.
     fn stdin_closed(&mut self, kill: bool) -> Decision {
-        if self.terms.kind != Kind::Foreground {
+        if self.terms.kind != LeaderKind::Foreground {
             return Decision::refuse("the sandbox does not run in the foreground");
         }
         if kill {
@@ -280,7 +280,7 @@ impl Policy {
     }
 
     fn extend(&mut self, ms: u64, now: Instant) -> Decision {
-        if !matches!(self.terms.kind, Kind::Detached | Kind::Adopted) {
+        if !matches!(self.terms.kind, LeaderKind::Detached | LeaderKind::Adopted) {
             return Decision::default();
         }
         let length = (ms > 0).then(|| Duration::from_millis(ms));
@@ -310,7 +310,7 @@ impl Policy {
     /// Decides on the death of a launcher that did not detach the sandbox. The id of a detached sandbox is unknown
     /// then.
     pub(crate) fn launcher_gone(&mut self) -> Decision {
-        if self.terms.kind == Kind::Detached { self.kill(Cause::Owner) } else { self.owner_gone() }
+        if self.terms.kind == LeaderKind::Detached { self.kill(Cause::Owner) } else { self.owner_gone() }
     }
 
     pub(crate) fn owner_gone(&mut self) -> Decision {

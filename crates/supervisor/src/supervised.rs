@@ -18,7 +18,7 @@ use crate::control_server::ClientMessage;
 use crate::exec::{self, NewExec};
 use crate::exec_request::{EXEC_REQUEST, ExecRequest};
 use crate::outcome::{ExitStatus, Outcome, Report};
-use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, stronger};
+use crate::policy::{Activity, Deadlines, Decision, Effect, LeaderKind, Policy, Terms, stronger};
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::wire::{self, Answer, Ending, Request, Size};
@@ -50,7 +50,7 @@ const MIN_ALARM_DELAY: Duration = Duration::from_secs(1);
 impl Supervised {
     pub(crate) fn new(
         prepared: Prepared,
-        kind: Kind,
+        kind: LeaderKind,
         signals: Option<SignalFd>,
         leader: Option<OwnedFd>,
         supervise: fn(Prepared) -> !,
@@ -454,10 +454,10 @@ pub(crate) fn has_ended(process: &OwnedFd) -> bool {
 
 /// Builds the policy, with the current end of the lease. An adopted tree has no time limit and always ends when one of
 /// its supervisors dies.
-fn policy(prepared: &Prepared, kind: Kind) -> Policy {
+fn policy(prepared: &Prepared, kind: LeaderKind) -> Policy {
     let spec = &prepared.setup.spec;
     let detach = spec.detach.as_ref();
-    let started = kind != Kind::Adopted;
+    let started = kind != LeaderKind::Adopted;
     let limit = spec.timeout.filter(|_| started);
     let keep = started && detach.is_some_and(|detach| detach.keep);
     let deadlines = Deadlines {

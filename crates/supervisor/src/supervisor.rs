@@ -16,7 +16,7 @@ use crate::host::{Host, Leader};
 use crate::jail::{JailLeader, find_jail};
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::StartFailure;
-use crate::policy::Kind;
+use crate::policy::LeaderKind;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
@@ -276,11 +276,11 @@ fn complete_stop_program(prepared: &Prepared, leader: Option<Pid>) -> Option<Com
     }))
 }
 
-fn kind(prepared: &Prepared) -> Kind {
+fn kind(prepared: &Prepared) -> LeaderKind {
     match (&prepared.detached, prepared.setup.own_session) {
-        (Some(_), _) => Kind::Detached,
-        (None, true) => Kind::Exec,
-        (None, false) => Kind::Foreground,
+        (Some(_), _) => LeaderKind::Detached,
+        (None, true) => LeaderKind::Exec,
+        (None, false) => LeaderKind::Foreground,
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
 use crate::host::{Host, Leader};
-use crate::policy::Kind;
+use crate::policy::LeaderKind;
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::signals;
@@ -85,6 +85,6 @@ fn teardown(prepared: &mut Prepared, search: Search) -> Option<Teardown> {
 }
 
 fn host(prepared: Prepared, signals: Option<SignalFd>, standby: Option<OwnedFd>, root: OwnedFd) -> Host {
-    let sandbox = Supervised::new(prepared, Kind::Adopted, signals, Some(root), supervisor::run_exec);
+    let sandbox = Supervised::new(prepared, LeaderKind::Adopted, signals, Some(root), supervisor::run_exec);
     Host::new(sandbox, Leader::Adopted { lives: true }, standby, Phase::Running)
 }

@@ -59,8 +59,8 @@ fn ticks(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap()
 }
 
-fn has_control_socket(kind: Kind) -> bool {
-    matches!(kind, Kind::Detached | Kind::Adopted)
+fn has_control_socket(kind: LeaderKind) -> bool {
+    matches!(kind, LeaderKind::Detached | LeaderKind::Adopted)
 }
 
 fn outcome(verified: bool) -> Outcome {

@@ -5,13 +5,13 @@ use super::*;
 const GRACE: u64 = 1000;
 const PATIENCE: u64 = 3000;
 
-fn terms_of(kind: Kind) -> Terms {
+fn terms_of(kind: LeaderKind) -> Terms {
     let stop_policy =
         StopPolicy { signal: Signal::TERM, spared_group: None, grace: ms(GRACE), patience: ms(PATIENCE) };
     Terms { kind, stop_policy, on_owner_exit: OwnerExit::Kill, keep: false }
 }
 
-fn script_of(kind: Kind) -> Script {
+fn script_of(kind: LeaderKind) -> Script {
     Script { terms: terms_of(kind), limit: None, lease: None, idle: None, rounds: Vec::new() }
 }
 
@@ -44,7 +44,7 @@ fn extend(length: u64) -> Input {
 #[test]
 fn first_cause_stands() {
     let world = run(
-        Script { limit: Some(900), ..script_of(Kind::Detached) },
+        Script { limit: Some(900), ..script_of(LeaderKind::Detached) },
         [
             (100, vec![stop(5000)]),
             (200, vec![kill()]),
@@ -57,7 +57,7 @@ fn first_cause_stands() {
 #[test]
 fn kill_outdoes_a_stop_of_the_same_poll_round() {
     for inputs in [vec![stop(500), kill()], vec![kill(), stop(500)]] {
-        let world = run(script_of(Kind::Detached), [(100, inputs)]);
+        let world = run(script_of(LeaderKind::Detached), [(100, inputs)]);
         assert_eq!((world.killed, world.asked), (Some(100), None));
     }
 }
@@ -65,67 +65,69 @@ fn kill_outdoes_a_stop_of_the_same_poll_round() {
 /// spec: 11.1
 #[test]
 fn shortest_grace_counts_of_stops_that_come_at_once() {
-    let world = run(script_of(Kind::Detached), [(100, vec![stop(500), stop(50), stop(900)])]);
+    let world = run(script_of(LeaderKind::Detached), [(100, vec![stop(500), stop(50), stop(900)])]);
     assert_eq!((world.asked, world.killed), (Some(100), Some(150)));
 }
 
 #[test]
 fn later_stop_shortens_the_grace_and_never_lengthens_it() {
-    let world = run(script_of(Kind::Detached), [(100, vec![stop(5000)]), (200, vec![stop(300)])]);
+    let world = run(script_of(LeaderKind::Detached), [(100, vec![stop(5000)]), (200, vec![stop(300)])]);
     assert_eq!(world.killed, Some(500));
-    let world = run(script_of(Kind::Detached), [(100, vec![stop(300)]), (200, vec![stop(5000)])]);
+    let world = run(script_of(LeaderKind::Detached), [(100, vec![stop(300)]), (200, vec![stop(5000)])]);
     assert_eq!(world.killed, Some(400));
 }
 
 #[test]
 fn signal_or_time_limit_during_a_stop_does_not_lengthen_its_grace() {
-    let script = Script { limit: Some(250), ..script_of(Kind::Foreground) };
+    let script = Script { limit: Some(250), ..script_of(LeaderKind::Foreground) };
     let world = run(script, [(100, vec![stop(300)]), (200, vec![Input::Term(None)])]);
     assert_eq!((world.killed, world.policy.stop_policy().grace), (Some(400), ms(300)));
 }
 
 #[test]
 fn stop_may_ask_for_more_grace_than_the_sandbox_was_made_with() {
-    let world = run(script_of(Kind::Detached), [(100, vec![stop(5 * GRACE)])]);
+    let world = run(script_of(LeaderKind::Detached), [(100, vec![stop(5 * GRACE)])]);
     assert_eq!(world.killed, Some(100 + 5 * GRACE));
 }
 
 #[test]
 fn time_limit_shortens_a_grace_that_outlasts_it() {
     let world =
-        run(Script { limit: Some(700), ..script_of(Kind::Foreground) }, [(100, vec![stop(8 * GRACE)])]);
+        run(Script { limit: Some(700), ..script_of(LeaderKind::Foreground) }, [(100, vec![stop(8 * GRACE)])]);
     assert_eq!((world.policy.cause(), world.killed), (Some(Cause::Stop), Some(700 + GRACE)));
 }
 
 #[test]
 fn shortest_patience_counts_during_a_teardown_and_the_last_one_before() {
     let before =
-        run(script_of(Kind::Detached), [(50, vec![patience(10)]), (100, vec![patience(800), kill()])]);
+        run(script_of(LeaderKind::Detached), [(50, vec![patience(10)]), (100, vec![patience(800), kill()])]);
     assert_eq!(before.reported, Some(900));
     let script =
         [(100, vec![kill()]), (200, vec![patience(400), kill()]), (250, vec![patience(900), kill()])];
-    assert_eq!(run(script_of(Kind::Detached), script).reported, Some(600));
+    assert_eq!(run(script_of(LeaderKind::Detached), script).reported, Some(600));
 }
 
 /// spec: 12.3
 #[test]
 fn renewed_lease_has_the_length_asked_for_from_the_renewal_on() {
     for (first, renewed) in [(300, 5000), (5000, 300)] {
-        let world =
-            run(Script { lease: Some(first), ..script_of(Kind::Detached) }, [(200, vec![extend(renewed)])]);
+        let world = run(
+            Script { lease: Some(first), ..script_of(LeaderKind::Detached) },
+            [(200, vec![extend(renewed)])],
+        );
         assert_eq!((world.policy.cause(), world.asked), (Some(Cause::Ttl), Some(200 + renewed)));
     }
 }
 
 #[test]
 fn lease_of_zero_never_ends() {
-    let world = run(Script { lease: Some(300), ..script_of(Kind::Adopted) }, [(200, vec![extend(0)])]);
+    let world = run(Script { lease: Some(300), ..script_of(LeaderKind::Adopted) }, [(200, vec![extend(0)])]);
     assert_eq!((world.phase, world.policy.next_deadline(world.activity())), (Phase::Running, None));
 }
 
 #[test]
 fn lease_beyond_the_range_of_the_clock_never_ends() {
-    let mut policy = World::new(script_of(Kind::Detached)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Detached)).policy;
     let decision = policy.request(&Request::Extend(u64::MAX), Instant::now());
     assert_eq!(decision.answer, Some(Answer::Done));
     let far = policy.next_deadline(None).map(|(at, _)| at - Instant::now());
@@ -135,7 +137,7 @@ fn lease_beyond_the_range_of_the_clock_never_ends() {
 /// spec: 12.3
 #[test]
 fn renewal_that_is_queued_when_the_lease_ends_is_in_time() {
-    let mut world = World::new(Script { lease: Some(300), ..script_of(Kind::Detached) });
+    let mut world = World::new(Script { lease: Some(300), ..script_of(LeaderKind::Detached) });
     // The supervisor is not scheduled for a while, and finds deadline and renewal together.
     world.round(&Round { after: 900, inputs: vec![extend(600)], stalled: true });
     assert_eq!(world.policy.cause(), None);
@@ -151,7 +153,7 @@ fn renewal_that_is_queued_when_the_lease_ends_is_in_time() {
 /// spec: 12.3
 #[test]
 fn idle_time_counts_from_the_last_activity_and_only_without_execs() {
-    let script = Script { idle: Some(300), ..script_of(Kind::Detached) };
+    let script = Script { idle: Some(300), ..script_of(LeaderKind::Detached) };
     let active = |execs| vec![Input::Active(execs)];
     let world = run(script, [(200, active(0)), (400, active(1)), (2000, active(2)), (2500, active(0))]);
     assert_eq!((world.policy.cause(), world.asked), (Some(Cause::Idle), Some(2800)));
@@ -161,8 +163,12 @@ fn idle_time_counts_from_the_last_activity_and_only_without_execs() {
 fn earliest_deadline_is_the_cause() {
     let causes = [(Cause::Timeout, 300, 400, 500), (Cause::Idle, 500, 300, 400), (Cause::Ttl, 400, 500, 300)];
     for (cause, limit, idle, lease) in causes {
-        let script =
-            Script { limit: Some(limit), idle: Some(idle), lease: Some(lease), ..script_of(Kind::Detached) };
+        let script = Script {
+            limit: Some(limit),
+            idle: Some(idle),
+            lease: Some(lease),
+            ..script_of(LeaderKind::Detached)
+        };
         let world = run(script, []);
         assert_eq!((world.policy.cause(), world.asked), (Some(cause), Some(300)));
     }
@@ -173,7 +179,7 @@ fn earliest_deadline_is_the_cause() {
 fn sandbox_that_is_being_ended_takes_no_renewal_and_no_command() {
     for end in [stop(500), kill(), Input::LeaderEnded(None), Input::OutOfMemory] {
         let script =
-            Script { lease: Some(200), idle: Some(200), limit: Some(200), ..script_of(Kind::Detached) };
+            Script { lease: Some(200), idle: Some(200), limit: Some(200), ..script_of(LeaderKind::Detached) };
         let mut world = World::new(script);
         world.round(&Round { after: 100, inputs: vec![end], stalled: false });
         let refused = Some(Answer::Refused("the sandbox is being ended".to_owned()));
@@ -188,7 +194,7 @@ fn sandbox_that_is_being_ended_takes_no_renewal_and_no_command() {
 #[test]
 fn stop_or_kill_of_a_stuck_sandbox_is_answered_at_once_and_looks_again() {
     let left = Some(Answer::Outcome(Box::new(outcome(false))));
-    let mut world = run(script_of(Kind::Detached), [(100, vec![kill()])]);
+    let mut world = run(script_of(LeaderKind::Detached), [(100, vec![kill()])]);
     assert_eq!((world.phase, world.reported), (Phase::Stuck, Some(100 + PATIENCE)));
     for request in [Request::Kill, Request::Stop { signal: 0, spared_group: None, grace_ms: None }] {
         let decision = world.policy.request(&request, Instant::now());
@@ -216,12 +222,12 @@ fn death_of_the_owner_kills_stops_or_changes_nothing() {
         [(OwnerExit::Kill, killed), (OwnerExit::Stop, stopped), (OwnerExit::Keep, (None, None, None))]
     {
         for input in [Input::OwnerGone, Input::LauncherGone, Input::Asked(Request::OwnerGone)] {
-            assert_eq!(gone(Kind::Foreground, policy, input.clone()), expected);
-            assert_eq!(gone(Kind::Exec, policy, input), expected);
+            assert_eq!(gone(LeaderKind::Foreground, policy, input.clone()), expected);
+            assert_eq!(gone(LeaderKind::Exec, policy, input), expected);
         }
         // The id of a detached sandbox is unknown if its launcher dies before the command runs.
-        assert_eq!(gone(Kind::Detached, policy, Input::LauncherGone), killed);
-        assert_eq!(gone(Kind::Adopted, policy, Input::Asked(Request::OwnerGone)), (None, None, None));
+        assert_eq!(gone(LeaderKind::Detached, policy, Input::LauncherGone), killed);
+        assert_eq!(gone(LeaderKind::Adopted, policy, Input::Asked(Request::OwnerGone)), (None, None, None));
     }
 }
 
@@ -230,10 +236,10 @@ fn death_of_the_owner_kills_stops_or_changes_nothing() {
 fn end_of_the_standard_input_kills_or_stops_with_the_second_half_of_the_grace() {
     for (kill, expected) in [(true, (None, Some(100))), (false, (Some(100), Some(100 + GRACE / 2)))] {
         let closed = Input::Asked(Request::StdinClosed { kill });
-        let world = run(script_of(Kind::Foreground), [(100, vec![closed.clone()])]);
+        let world = run(script_of(LeaderKind::Foreground), [(100, vec![closed.clone()])]);
         assert_eq!(world.policy.cause(), Some(Cause::Stdin));
         assert_eq!((world.asked, world.killed), expected);
-        for kind in [Kind::Detached, Kind::Exec, Kind::Adopted] {
+        for kind in [LeaderKind::Detached, LeaderKind::Exec, LeaderKind::Adopted] {
             let world = run(script_of(kind), [(100, vec![closed.clone()])]);
             assert_eq!((world.policy.cause(), world.asked, world.killed), (None, None, None));
         }
@@ -243,8 +249,8 @@ fn end_of_the_standard_input_kills_or_stops_with_the_second_half_of_the_grace() 
 #[test]
 fn death_of_the_other_supervisor_kills_unless_the_sandbox_is_to_be_kept() {
     for (keep, cause) in [(false, Some(Cause::Supervisor)), (true, None)] {
-        let terms = Terms { keep, ..terms_of(Kind::Detached) };
-        let script = Script { terms, ..script_of(Kind::Detached) };
+        let terms = Terms { keep, ..terms_of(LeaderKind::Detached) };
+        let script = Script { terms, ..script_of(LeaderKind::Detached) };
         let world = run(script, [(100, vec![Input::StandbyGone])]);
         assert_eq!((world.policy.cause(), world.killed), (cause, cause.map(|_| 100)));
     }
@@ -259,13 +265,13 @@ fn signal_to_the_supervisor_stops_and_brings_the_signal_of_the_sandbox_around() 
         (world.policy.cause(), world.policy.stop_policy().signal)
     };
     let stopped = Some(Cause::Stop);
-    for kind in [Kind::Foreground, Kind::Detached, Kind::Exec] {
+    for kind in [LeaderKind::Foreground, LeaderKind::Detached, LeaderKind::Exec] {
         assert_eq!(signalled(kind, Signal::TERM, None), (stopped, Signal::TERM));
         assert_eq!(signalled(kind, Signal::TERM, Some(Signal::INT)), (stopped, Signal::INT));
         assert_eq!(signalled(kind, Signal::HUP, Some(Signal::INT)), (stopped, Signal::HUP));
     }
-    assert_eq!(signalled(Kind::Adopted, Signal::TERM, None), (stopped, Signal::TERM));
-    assert_eq!(signalled(Kind::Adopted, Signal::TERM, Some(Signal::INT)), (None, Signal::TERM));
+    assert_eq!(signalled(LeaderKind::Adopted, Signal::TERM, None), (stopped, Signal::TERM));
+    assert_eq!(signalled(LeaderKind::Adopted, Signal::TERM, Some(Signal::INT)), (None, Signal::TERM));
 }
 
 #[test]
@@ -277,20 +283,20 @@ fn client_of_an_exec_chooses_the_signal_only_where_the_sandbox_has_the_usual_one
         let world = run(Script { terms, ..script_of(kind) }, [(100, vec![Input::Asked(request.clone())])]);
         (world.policy.stop_policy().signal, world.policy.stop_policy().spared_group)
     };
-    assert_eq!(stop_policy(Kind::Exec, Signal::TERM), (Signal::INT, None));
-    assert_eq!(stop_policy(Kind::Exec, Signal::HUP), (Signal::HUP, None));
-    assert_eq!(stop_policy(Kind::Foreground, Signal::HUP), (Signal::INT, Some(7)));
-    assert_eq!(stop_policy(Kind::Adopted, Signal::HUP), (Signal::INT, Some(7)));
+    assert_eq!(stop_policy(LeaderKind::Exec, Signal::TERM), (Signal::INT, None));
+    assert_eq!(stop_policy(LeaderKind::Exec, Signal::HUP), (Signal::HUP, None));
+    assert_eq!(stop_policy(LeaderKind::Foreground, Signal::HUP), (Signal::INT, Some(7)));
+    assert_eq!(stop_policy(LeaderKind::Adopted, Signal::HUP), (Signal::INT, Some(7)));
 }
 
 #[test]
 fn cause_of_a_leader_that_ends_by_itself_tells_how() {
-    let ended = |input| run(script_of(Kind::Foreground), [(100, vec![input])]).policy.cause();
+    let ended = |input| run(script_of(LeaderKind::Foreground), [(100, vec![input])]).policy.cause();
     assert_eq!(ended(Input::LeaderEnded(Some(ExitStatus::Code(3)))), Some(Cause::Exit));
     assert_eq!(ended(Input::LeaderEnded(Some(ExitStatus::Signal(11)))), Some(Cause::Signal));
     assert_eq!(ended(Input::LeaderEnded(None)), Some(Cause::Exit));
     assert_eq!(ended(Input::OutOfMemory), Some(Cause::Oom));
-    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     policy.out_of_memory(Cause::Memory);
     assert_eq!(policy.leader_ended(Some(ExitStatus::Signal(9))), Cause::Memory);
 }
@@ -305,7 +311,7 @@ const QUIT: i32 = 3;
 /// spec: 1.2.1
 #[test]
 fn interrupt_that_the_leader_handles_ends_nothing() {
-    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     let base = Instant::now();
     for key in 0..5 {
         let decision = policy.key(INT, 7, false, at(base, key * 600));
@@ -318,7 +324,7 @@ fn interrupt_that_the_leader_handles_ends_nothing() {
 #[test]
 fn three_interrupts_within_a_second_kill() {
     for (times, killed) in [([0, 499, 999], true), ([0, 500, 1000], false), ([0, 0, 0], true)] {
-        let mut policy = World::new(script_of(Kind::Foreground)).policy;
+        let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
         let base = Instant::now();
         let last = times.map(|time| policy.key(INT, 7, false, at(base, time))).into_iter().last().unwrap();
         assert_eq!((last.event == Some(Event::KillRequested)), killed, "{times:?}");
@@ -329,7 +335,7 @@ fn three_interrupts_within_a_second_kill() {
 /// spec: 1.2.1
 #[test]
 fn quit_kills_within_a_minute_after_an_interrupt_only() {
-    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     let base = Instant::now();
     assert_eq!(policy.key(QUIT, 7, false, base), Decision::default());
     let _ = policy.key(INT, 7, false, base);
@@ -342,7 +348,7 @@ fn quit_kills_within_a_minute_after_an_interrupt_only() {
 fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
     for (ends, asked) in [(0, true), (59_999, true), (60_000, false)] {
         for status in [ExitStatus::Signal(2), ExitStatus::Code(0)] {
-            let mut policy = World::new(script_of(Kind::Foreground)).policy;
+            let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
             let base = Instant::now();
             let _ = policy.key(INT, 7, false, base);
             let decision = policy.leader_left_members(Some(status), at(base, ends));
@@ -355,14 +361,14 @@ fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
             assert_eq!(second.event, Some(Event::KillRequested));
         }
     }
-    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     assert_eq!(policy.leader_left_members(Some(ExitStatus::Code(0)), Instant::now()), Decision::default());
 }
 
 /// spec: 1.2.1
 #[test]
 fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
-    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     let now = Instant::now();
     let first = policy.key(INT, 7, true, now);
     assert_eq!((first.event, policy.cause()), (Some(Event::StopRequested), Some(Cause::Stop)));
@@ -375,7 +381,7 @@ fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
 /// spec: 1.2.1
 #[test]
 fn keys_are_those_of_a_foreground_sandbox() {
-    for kind in [Kind::Detached, Kind::Exec, Kind::Adopted] {
+    for kind in [LeaderKind::Detached, LeaderKind::Exec, LeaderKind::Adopted] {
         let mut policy = World::new(script_of(kind)).policy;
         let decision = policy.key(INT, 7, true, Instant::now());
         assert!(matches!(decision, Decision { event: None, answer: Some(Answer::Refused(_)), effect: None }));

@@ -39,7 +39,7 @@ impl History {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> LeaderKind {
         self.script.terms.kind
     }
 
@@ -58,14 +58,14 @@ impl History {
     }
 
     fn wish(&self, input: &Input) -> Option<EndRequest> {
-        let adopted = self.kind() == Kind::Adopted;
+        let adopted = self.kind() == LeaderKind::Adopted;
         match input {
             Input::Asked(Request::Stop { .. } | Request::Kill) if self.stuck => None,
             Input::Asked(Request::Stop { grace_ms, .. }) => Some(EndRequest::Polite(Cause::Stop, *grace_ms)),
             Input::Asked(Request::Kill) => Some(EndRequest::Kill(Cause::Kill)),
             Input::Asked(Request::OwnerGone) | Input::Term(Some(_)) if adopted => None,
             Input::Asked(Request::OwnerGone) | Input::OwnerGone => self.owner_wish(),
-            Input::Asked(Request::StdinClosed { .. }) if self.kind() != Kind::Foreground => None,
+            Input::Asked(Request::StdinClosed { .. }) if self.kind() != LeaderKind::Foreground => None,
             Input::Asked(Request::StdinClosed { kill: true }) => Some(EndRequest::Kill(Cause::Stdin)),
             Input::Asked(Request::StdinClosed { kill: false }) => {
                 Some(EndRequest::Polite(Cause::Stdin, Some(ticks(self.script.terms.stop_policy.grace / 2))))
@@ -73,7 +73,9 @@ impl History {
             Input::Asked(_) | Input::Active(_) => None,
             Input::Term(_) => Some(EndRequest::Polite(Cause::Stop, None)),
             Input::StandbyGone => (!self.script.terms.keep).then_some(EndRequest::Kill(Cause::Supervisor)),
-            Input::LauncherGone if self.kind() == Kind::Detached => Some(EndRequest::Kill(Cause::Owner)),
+            Input::LauncherGone if self.kind() == LeaderKind::Detached => {
+                Some(EndRequest::Kill(Cause::Owner))
+            }
             Input::LauncherGone => self.owner_wish(),
             Input::LeaderEnded(Some(ExitStatus::Signal(_))) => Some(EndRequest::LeaderEnded(Cause::Signal)),
             Input::LeaderEnded(_) => Some(EndRequest::LeaderEnded(Cause::Exit)),
@@ -108,8 +110,10 @@ impl History {
                 }
                 answer = Some(Answer::Done);
             }
-            Input::Asked(Request::OwnerGone) if self.kind() == Kind::Adopted => answer = Some(Answer::Done),
-            Input::Asked(Request::StdinClosed { .. }) if self.kind() != Kind::Foreground => {
+            Input::Asked(Request::OwnerGone) if self.kind() == LeaderKind::Adopted => {
+                answer = Some(Answer::Done)
+            }
+            Input::Asked(Request::StdinClosed { .. }) if self.kind() != LeaderKind::Foreground => {
                 answer = Some(Answer::Refused("the sandbox does not run in the foreground".to_owned()));
             }
             // Like a stop whose signal counts only if no other signal was requested.
@@ -151,10 +155,10 @@ impl History {
     pub(super) fn signal(&self) -> i32 {
         let made = self.script.terms.stop_policy.signal.as_raw();
         let mut valid = self.stops.iter().map(|stop| stop.0).filter(|number| signal(*number).is_some());
-        if self.kind() == Kind::Exec && made != 15 {
+        if self.kind() == LeaderKind::Exec && made != 15 {
             return made;
         }
-        if self.kind() == Kind::Exec {
+        if self.kind() == LeaderKind::Exec {
             // The first signal other than SIGTERM stays.
             return valid.find(|number| *number != 15).unwrap_or(made);
         }
@@ -162,7 +166,7 @@ impl History {
     }
 
     pub(super) fn spared_group(&self) -> Option<i32> {
-        self.stops.last().and_then(|stop| stop.1).filter(|_| self.kind() != Kind::Exec)
+        self.stops.last().and_then(|stop| stop.1).filter(|_| self.kind() != LeaderKind::Exec)
     }
 
     /// Returns the next deadline without a request, and its cause.

@@ -48,15 +48,19 @@ fn input() -> impl Strategy<Value = Input> {
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
-    let kind =
-        prop_oneof![Just(Kind::Foreground), Just(Kind::Detached), Just(Kind::Exec), Just(Kind::Adopted)];
+    let kind = prop_oneof![
+        Just(LeaderKind::Foreground),
+        Just(LeaderKind::Detached),
+        Just(LeaderKind::Exec),
+        Just(LeaderKind::Adopted)
+    ];
     let owner = prop_oneof![Just(OwnerExit::Kill), Just(OwnerExit::Stop), Just(OwnerExit::Keep)];
     let signal = prop_oneof![3 => Just(Signal::TERM), 1 => Just(Signal::HUP)];
     (kind, owner, signal, 0_u64..60, 0_u64..60, any::<bool>()).prop_map(
         |(kind, on_owner_exit, signal, grace, patience, keep)| {
             let stop_policy =
                 StopPolicy { signal, spared_group: None, grace: ms(grace), patience: ms(patience) };
-            Terms { kind, stop_policy, on_owner_exit, keep: keep && kind == Kind::Detached }
+            Terms { kind, stop_policy, on_owner_exit, keep: keep && kind == LeaderKind::Detached }
         },
     )
 }
@@ -83,7 +87,7 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
             }
             let controlled = has_control_socket(terms.kind);
             Script {
-                limit: limit.filter(|_| terms.kind != Kind::Adopted),
+                limit: limit.filter(|_| terms.kind != LeaderKind::Adopted),
                 lease: lease.filter(|_| controlled),
                 idle: idle.filter(|_| controlled),
                 terms,

@@ -149,7 +149,7 @@ impl World {
         assert_eq!((stop_policy.signal.as_raw(), stop_policy.spared_group), {
             (self.history.signal(), self.history.spared_group())
         });
-        let adopted = self.history.kind() == Kind::Adopted;
+        let adopted = self.history.kind() == LeaderKind::Adopted;
         assert_eq!(self.policy.refuse_exec().is_some(), self.policy.is_ending() || adopted);
         let deadline = self.policy.next_deadline(self.activity());
         assert_eq!(deadline, self.history.deadline().map(|(at, cause)| (self.at(at), cause)));
