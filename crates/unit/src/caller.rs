@@ -6,7 +6,7 @@ use crate::manager::Manager;
 
 /// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum UnitKind {
     /// A login session: the scope that logind makes. It is never delegated.
     Session,
     /// Another scope.
@@ -21,7 +21,7 @@ pub struct Caller {
     /// The name of the unit.
     pub unit: String,
     /// The kind of the unit.
-    pub kind: Kind,
+    pub kind: UnitKind,
     /// The manager of the unit.
     pub manager: Manager,
     /// The slice of the unit, if it is not one that every unit of its kind is in.
@@ -41,9 +41,11 @@ impl Caller {
         let user = above.iter().rposition(|name| name.starts_with("user@") && is_unit(name, ".service"));
         let manager = if user.is_some() { Manager::User } else { Manager::System };
         let kind = match manager {
-            _ if unit.ends_with(".service") => Kind::Service,
-            Manager::System if unit.starts_with("session-") && above.contains(&"user.slice") => Kind::Session,
-            _ => Kind::Scope,
+            _ if unit.ends_with(".service") => UnitKind::Service,
+            Manager::System if unit.starts_with("session-") && above.contains(&"user.slice") => {
+                UnitKind::Session
+            }
+            _ => UnitKind::Scope,
         };
         let slices = above.get(user.map_or(0, |user| user + 1)..)?;
         let slice = slices.iter().rfind(|name| is_unit(name, ".slice")).copied();
@@ -81,7 +83,7 @@ fn unescaped(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn found(cgroup: &str) -> (String, Kind, Manager, Option<String>, usize) {
+    fn found(cgroup: &str) -> (String, UnitKind, Manager, Option<String>, usize) {
         let Caller { unit, kind, manager, slice, below } = Caller::of(cgroup).unwrap();
         (unit, kind, manager, slice, below)
     }
@@ -91,19 +93,22 @@ mod tests {
         let system = |unit: &str, kind, below| (unit.to_owned(), kind, Manager::System, None, below);
         let user = |unit: &str, kind, below| (unit.to_owned(), kind, Manager::User, None, below);
         for (cgroup, expected) in [
-            ("/user.slice/user-1000.slice/session-3.scope", system("session-3.scope", Kind::Session, 0)),
-            ("/system.slice/cron.service", system("cron.service", Kind::Service, 0)),
-            ("/system.slice/pen.service/penfold-3f9a1c2b7d04", system("pen.service", Kind::Service, 1)),
-            ("/system.slice/docker-77.scope/init", system("docker-77.scope", Kind::Scope, 1)),
+            ("/user.slice/user-1000.slice/session-3.scope", system("session-3.scope", UnitKind::Session, 0)),
+            ("/system.slice/cron.service", system("cron.service", UnitKind::Service, 0)),
+            ("/system.slice/pen.service/penfold-3f9a1c2b7d04", system("pen.service", UnitKind::Service, 1)),
+            ("/system.slice/docker-77.scope/init", system("docker-77.scope", UnitKind::Scope, 1)),
             (
                 "/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope",
-                user("run-r1.scope", Kind::Scope, 0),
+                user("run-r1.scope", UnitKind::Scope, 0),
             ),
             (
                 "/user.slice/user-1000.slice/user@1000.service/app.slice/dev.service/a/b",
-                user("dev.service", Kind::Service, 2),
+                user("dev.service", UnitKind::Service, 2),
             ),
-            ("/user.slice/user-1000.slice/user@1000.service", system("user@1000.service", Kind::Service, 0)),
+            (
+                "/user.slice/user-1000.slice/user@1000.service",
+                system("user@1000.service", UnitKind::Service, 0),
+            ),
         ] {
             assert_eq!(found(cgroup), expected, "{cgroup}");
         }

@@ -19,7 +19,7 @@ mod trial;
 
 pub use ask::ask_service;
 pub use bounded_child::ChildError;
-pub use caller::{Caller, Kind};
+pub use caller::{Caller, UnitKind};
 pub use manager::{Buses, Manager, is_booted};
 pub use scope::{Scope, ScopeError, take};
 pub use scope_request::ScopeRequest;

@@ -10,7 +10,7 @@ use penfold_doctor::host_checks::{mend_limits, mend_place, mend_scope_limits};
 use penfold_request::{Containment, SandboxSpec, Unit};
 use penfold_state::{Life, ScopeDir, Spec, error_chain};
 use penfold_supervisor::{Entered, Launcher, StartError};
-use penfold_unit::{Caller, Kind, Manager, Scope, ScopeError, ScopeRequest};
+use penfold_unit::{Caller, Manager, Scope, ScopeError, ScopeRequest, UnitKind};
 use rustix::process::Pid;
 
 use super::spec::limits;
@@ -120,11 +120,11 @@ fn auto(asked: &Asked, is_detached: bool, caller: &Caller) -> Plan {
     match caller.kind {
         _ if !has_limits => Plan::Scope(wanted()),
         // The next life of a sandbox does not stay in the scope of the former one.
-        Kind::Scope if is_detached && ScopeDir::is_unit(&caller.unit) => {
+        UnitKind::Scope if is_detached && ScopeDir::is_unit(&caller.unit) => {
             Plan::Scope(Wanted { is_required: true, ..wanted() })
         }
-        Kind::Session if is_detached => Plan::Scope(wanted()),
-        Kind::Service if is_detached => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
+        UnitKind::Session if is_detached => Plan::Scope(wanted()),
+        UnitKind::Service if is_detached => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
         _ if can_stay => Plan::Stay(None),
         _ => Plan::Scope(wanted()),
     }
