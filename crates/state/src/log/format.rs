@@ -45,27 +45,27 @@ pub enum Stream {
 
 /// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// Bytes of a stream.
     Data(Stream),
     /// The number of lost bytes before this frame.
     Lost,
 }
 
-impl Kind {
+impl FrameKind {
     fn code(self) -> u8 {
         match self {
-            Kind::Data(Stream::Stdout) => 1,
-            Kind::Data(Stream::Stderr) => 2,
-            Kind::Lost => 3,
+            FrameKind::Data(Stream::Stdout) => 1,
+            FrameKind::Data(Stream::Stderr) => 2,
+            FrameKind::Lost => 3,
         }
     }
 
-    fn of(code: u8) -> Option<Kind> {
+    fn of(code: u8) -> Option<FrameKind> {
         match code {
-            1 => Some(Kind::Data(Stream::Stdout)),
-            2 => Some(Kind::Data(Stream::Stderr)),
-            3 => Some(Kind::Lost),
+            1 => Some(FrameKind::Data(Stream::Stdout)),
+            2 => Some(FrameKind::Data(Stream::Stderr)),
+            3 => Some(FrameKind::Lost),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ impl Kind {
 pub(crate) struct Head {
     /// The time, in nanoseconds since 1970.
     pub(crate) time: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     /// The number of bytes that follow; at least one.
     pub(crate) length: u32,
 }
@@ -97,7 +97,7 @@ impl Head {
     pub(crate) fn decode(bytes: &[u8], offset: u64) -> Option<Head> {
         let time = u64_at(bytes, 0)?;
         let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-        let kind = Kind::of(*bytes.get(12)?)?;
+        let kind = FrameKind::of(*bytes.get(12)?)?;
         let fits = usize::try_from(length).is_ok_and(|length| (1..=LONGEST - HEAD_LEN).contains(&length));
         (fits && bytes.get(13..16)? == &offset.to_le_bytes()[..3]).then_some(Head { time, kind, length })
     }
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_head_of_another_place_is_none() {
-        let head = Head { time: 5, kind: Kind::Data(Stream::Stderr), length: 9 };
+        let head = Head { time: 5, kind: FrameKind::Data(Stream::Stderr), length: 9 };
         assert_eq!(Head::decode(&head.encode(4096), 4096), Some(head));
         assert_eq!(Head::decode(&head.encode(4096), 4097), None);
         assert_eq!(Head::decode(&[0; HEAD_LEN], 0), None);

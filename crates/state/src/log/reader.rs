@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::LogError;
-use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, Stream};
+use super::format::{Access, FrameKind, HEAD, HEAD_LEN, Head, LONGEST, LogFile, Mark, Stream};
 use crate::change_watch::ChangeWatch;
 
 /// The place where reading begins.
@@ -141,8 +141,8 @@ impl Reader {
             self.not_before = 0;
             let bytes = self.buffer.get(body.clone()).unwrap_or_default();
             return Ok(Some(match head.kind {
-                Kind::Lost => Entry::Lost { time: head.time, bytes: count_of(bytes) },
-                Kind::Data(stream) => Entry::Data {
+                FrameKind::Lost => Entry::Lost { time: head.time, bytes: count_of(bytes) },
+                FrameKind::Data(stream) => Entry::Data {
                     stream,
                     time: head.time,
                     offset: offset + HEAD + u64::try_from(skipped).unwrap_or(0),

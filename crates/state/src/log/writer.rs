@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, Stream};
+use super::format::{Access, FrameKind, HEAD, HEAD_LEN, Head, LONGEST, LogFile, Mark, Stream};
 use super::reader::Reader;
 use super::{LOG, LogError};
 
@@ -182,7 +182,7 @@ impl Writer {
     }
 
     fn tell_of_lost(&mut self) -> Option<()> {
-        let head = Head { time: now(), kind: Kind::Lost, length: 8 };
+        let head = Head { time: now(), kind: FrameKind::Lost, length: 8 };
         let mut frame = [0; HEAD_LEN + COUNT_LEN];
         frame[..HEAD_LEN].copy_from_slice(&head.encode(self.next.end));
         frame[HEAD_LEN..].copy_from_slice(&self.next.lost.to_le_bytes());
@@ -196,7 +196,7 @@ impl Writer {
     fn keep(&mut self, stream: Stream, filled: usize) {
         let length = u32::try_from(filled).unwrap_or(0);
         if self.next.lost == 0 && self.may_write(filled) {
-            let head = Head { time: now(), kind: Kind::Data(stream), length };
+            let head = Head { time: now(), kind: FrameKind::Data(stream), length };
             if let Some(place) = self.buffer.get_mut(..HEAD_LEN) {
                 place.copy_from_slice(&head.encode(self.next.end));
             }
