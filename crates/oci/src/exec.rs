@@ -15,14 +15,14 @@ use rustix::io::Errno;
 use crate::cgroups;
 use crate::follower::{self, Followed};
 use crate::refused::Refused;
-use crate::runtime::{Answer, Runtime};
+use crate::runtime::{NextStep, Runtime};
 
 /// The beginning of the names of these cgroups.
 const PREFIX: &str = "penfold-exec-";
 
 impl Runtime {
     /// Has the delegate start the command, in a cgroup of its own if the container asks for that.
-    pub(crate) fn exec(&self) -> Result<Answer, Refused> {
+    pub(crate) fn exec(&self) -> Result<NextStep, Refused> {
         let failed = |source| Refused::Exec { id: self.words.id.clone(), source };
         if !self.is_known() {
             return Ok(self.pass_on());
@@ -62,12 +62,12 @@ impl Runtime {
         // If one cannot be made, the follower removes the others.
         leaves.iter().try_for_each(|leaf| make(leaf)).map_err(failed)?;
         crash_point!("oci-exec-made");
-        let Some(for_engine) = for_engine else { return Ok(Answer::PassOn(all)) };
+        let Some(for_engine) = for_engine else { return Ok(NextStep::PassOn(all)) };
         let code = self.started(&all)?;
         if code == 0 {
             publish(&pid_file, &for_engine).map_err(failed)?;
         }
-        Ok(Answer::Exit(code))
+        Ok(NextStep::Exit(code))
     }
 
     /// Has the delegate start a command, which goes on; returns the exit code of the delegate.

@@ -41,5 +41,5 @@ pub use log::{Level, append as log, log_line};
 pub use mounts::MountNamespace;
 pub use note::{Asked, Engine, Note, Notes};
 pub use refused::Refused;
-pub use runtime::{Answer, LIMIT, Runtime, SHORT_LIMIT};
+pub use runtime::{LIMIT, NextStep, Runtime, SHORT_LIMIT};
 pub use words::Words;

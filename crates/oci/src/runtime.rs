@@ -61,7 +61,7 @@ impl Limits {
 
 /// What the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum NextStep {
     /// Execute the delegate with these words.
     PassOn(Vec<OsString>),
     /// Exit with this code.
@@ -153,7 +153,7 @@ impl Runtime {
     ///
     /// # Errors
     /// When something is left, cannot be looked at, or the delegate cannot be used.
-    pub fn call(&self) -> Result<Answer, Refused> {
+    pub fn call(&self) -> Result<NextStep, Refused> {
         if self.notes().have_refused(Some((&self.engine_root, &self.words.id))) {
             self.follow_refused();
         }
@@ -171,12 +171,12 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn pass_on(&self) -> Answer {
-        Answer::PassOn(self.all.clone())
+    pub(crate) fn pass_on(&self) -> NextStep {
+        NextStep::PassOn(self.all.clone())
     }
 
     /// Notes the container; then the delegate creates it.
-    fn create(&self) -> Result<Answer, Refused> {
+    fn create(&self) -> Result<NextStep, Refused> {
         // The delegate says better than penfold what is wrong with a bundle.
         let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(self.pass_on()) };
         if self.is_known() {
@@ -216,7 +216,7 @@ impl Runtime {
     }
 
     /// Kills all processes, where the end of the first one would leave others.
-    fn kill(&self) -> Result<Answer, Refused> {
+    fn kill(&self) -> Result<NextStep, Refused> {
         if !self.words.is_sigkill() || !self.is_known() {
             return Ok(self.pass_on());
         }
@@ -224,7 +224,7 @@ impl Runtime {
         let Some(note) = &container.note else { return Ok(self.pass_on()) };
         // The delegate kills the first process, and with it a pid namespace. But it takes one whose main thread has exited for dead.
         if note.private_pids && !container.has_only_threads().map_err(|source| self.unseen(source))? {
-            return self.delegated(container.limits()).map(Answer::Exit);
+            return self.delegated(container.limits()).map(NextStep::Exit);
         }
         crash_point!("oci-kill");
         let deadline = self.begun + container.limits().looked;
@@ -236,11 +236,11 @@ impl Runtime {
             }
             self.publish(&words_of(&left, &[]), "reported");
         }
-        Ok(Answer::Exit(0))
+        Ok(NextStep::Exit(0))
     }
 
     /// Deletes the container. If that fails, the mark has it ended later: the engine may have forgotten the container by then.
-    fn delete(&self) -> Result<Answer, Refused> {
+    fn delete(&self) -> Result<NextStep, Refused> {
         let container = self.find()?;
         let note = container.note.clone().filter(|_| self.words.force || container.is_over());
         let answer = self.delete_found(container);
@@ -252,11 +252,11 @@ impl Runtime {
         answer
     }
 
-    fn delete_found(&self, mut container: Container) -> Result<Answer, Refused> {
+    fn delete_found(&self, mut container: Container) -> Result<NextStep, Refused> {
         let limits = container.limits();
         let known = self.is_known();
         if !known && container.note.is_none() {
-            return Ok(if self.words.force { Answer::Exit(0) } else { self.pass_on() });
+            return Ok(if self.words.force { NextStep::Exit(0) } else { self.pass_on() });
         }
         self.remember(&mut container);
         crash_point!("oci-delete");
@@ -282,13 +282,13 @@ impl Runtime {
         let code = if known { self.delegated(limits)? } else { 0 };
         crash_point!("oci-delegated");
         if code != 0 && self.is_known() {
-            return Ok(Answer::Exit(code));
+            return Ok(NextStep::Exit(code));
         }
         self.finish(container, only_reports)
     }
 
     /// Looks for the last time, and removes the note.
-    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<Answer, Refused> {
+    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<NextStep, Refused> {
         let limits = container.limits();
         let soon = (self.begun + limits.looked).min(Instant::now() + limits.dying);
         let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
@@ -310,7 +310,7 @@ impl Runtime {
                 self.words.id
             ));
         }
-        Ok(Answer::Exit(0))
+        Ok(NextStep::Exit(0))
     }
 
     pub(crate) fn find(&self) -> Result<Container, Refused> {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Answer, Asked, Delegate, Level, Refused, Runtime, Surroundings, Words};
+use penfold_oci::{Asked, Delegate, Level, NextStep, Refused, Runtime, Surroundings, Words};
 
 use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
@@ -95,7 +95,7 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         })?;
     let program = delegate.program().as_os_str().to_owned();
     let answer = match parsed {
-        None => Answer::PassOn(words.to_vec()),
+        None => NextStep::PassOn(words.to_vec()),
         Some(parsed) => {
             let variable = |name: &str| variables::get(OsStr::new(name));
             let surroundings = Surroundings::here(variable("XDG_RUNTIME_DIR"), variable("USER"));
@@ -108,8 +108,8 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         }
     };
     match answer {
-        Answer::Exit(code) => Ok(code),
-        Answer::PassOn(words) => {
+        NextStep::Exit(code) => Ok(code),
+        NextStep::PassOn(words) => {
             let all: Vec<OsString> = std::iter::once(program).chain(words).collect();
             Err(execute::program(&all, Vec::new(), Vec::new()))
         }
