@@ -44,7 +44,7 @@ pub(crate) struct Message {
 }
 
 /// The part of an answer after the header of netlink.
-pub(crate) type Answer = Vec<u8>;
+pub(crate) type NetlinkAnswer = Vec<u8>;
 
 impl Socket {
     /// Opens a socket in the network namespace of this thread.
@@ -79,7 +79,7 @@ impl Socket {
     }
 
     /// Sends a request and returns the answers before its acknowledgement.
-    pub(crate) fn ask(&self, message: &Message) -> io::Result<Vec<Answer>> {
+    pub(crate) fn ask(&self, message: &Message) -> io::Result<Vec<NetlinkAnswer>> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
         rustix::net::send(&self.fd, &encode(message, sequence)?, SendFlags::empty())?;

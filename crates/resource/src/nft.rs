@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, failed};
-use crate::netlink::{Answer, DUMP, Message, Socket, text_of};
+use crate::netlink::{DUMP, Message, NetlinkAnswer, Socket, text_of};
 
 /// Where the program is, whatever the `PATH`.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
@@ -43,7 +43,7 @@ pub fn nft_tables() -> Vec<String> {
     }
     let message = Message { kind: GET_TABLE, flags: DUMP, header: vec![0; HEADER], attributes: Vec::new() };
     let answers = Socket::open_netfilter().and_then(|socket| socket.ask(&message)).unwrap_or_default();
-    let table = |answer: &Answer| {
+    let table = |answer: &NetlinkAnswer| {
         let family = match answer.first()? {
             1 => "inet",
             2 => "ip",
