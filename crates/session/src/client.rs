@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::dir::{self, COMMANDS, SESSIONS, open_dir};
-use crate::protocol::{Answer, CommandEnd, Request, Run, Snapshot};
+use crate::protocol::{CommandEnd, Request, Run, SessionAnswer, Snapshot};
 
 /// The time that a request other than a wait may take. A host beside a storm of processes may not be scheduled for
 /// more than a second.
@@ -131,7 +131,7 @@ impl Client {
 
     fn greet(&self, until: Instant) -> Result<i32, ClientError> {
         match self.receive(until)? {
-            Some(Answer::Hello { shell_pid, .. }) => Ok(shell_pid),
+            Some(SessionAnswer::Hello { shell_pid, .. }) => Ok(shell_pid),
             Some(_) => Err(self.io("greet", io::ErrorKind::InvalidData.into())),
             None => Err(ClientError::Silent { session: self.session.clone() }),
         }
@@ -160,7 +160,7 @@ impl Client {
         self.send(&Request::Run, &[spec.as_fd()])?;
         loop {
             match self.answer()? {
-                Answer::Accepted { number } => {
+                SessionAnswer::Accepted { number } => {
                     self.watched.entry(number).or_insert(None);
                     return Ok(number);
                 }
@@ -181,17 +181,18 @@ impl Client {
             // Messages about other commands may come first.
             loop {
                 match self.answer()? {
-                    Answer::Accepted { number: answered } | Answer::Began { number: answered }
+                    SessionAnswer::Accepted { number: answered }
+                    | SessionAnswer::Began { number: answered }
                         if answered == number =>
                     {
                         break;
                     }
-                    Answer::Refused(reason) => {
+                    SessionAnswer::Refused(reason) => {
                         self.watched.remove(&number);
                         return Err(ClientError::Refused(reason));
                     }
                     other => {
-                        let is_end = matches!(&other, Answer::Ended(end) if end.number == number);
+                        let is_end = matches!(&other, SessionAnswer::Ended(end) if end.number == number);
                         self.note(other);
                         if is_end {
                             break;
@@ -241,7 +242,7 @@ impl Client {
         self.send(&Request::Snapshot, &[])?;
         loop {
             match self.answer()? {
-                Answer::Snapshot(snapshot) => return Ok(snapshot),
+                SessionAnswer::Snapshot(snapshot) => return Ok(snapshot),
                 other => self.unexpected(other)?,
             }
         }
@@ -280,14 +281,14 @@ impl Client {
         self.send(request, &[])?;
         loop {
             match self.answer()? {
-                Answer::Done => return Ok(()),
+                SessionAnswer::Done => return Ok(()),
                 other => self.unexpected(other)?,
             }
         }
     }
 
-    fn unexpected(&mut self, answer: Answer) -> Result<(), ClientError> {
-        if let Answer::Refused(reason) = answer {
+    fn unexpected(&mut self, answer: SessionAnswer) -> Result<(), ClientError> {
+        if let SessionAnswer::Refused(reason) = answer {
             return Err(ClientError::Refused(reason));
         }
         self.note(answer);
@@ -295,8 +296,8 @@ impl Client {
     }
 
     /// Keeps an end for a later call.
-    fn note(&mut self, answer: Answer) {
-        if let Answer::Ended(end) = answer {
+    fn note(&mut self, answer: SessionAnswer) {
+        if let SessionAnswer::Ended(end) = answer {
             self.watched.insert(end.number, Some(*end));
         }
     }
@@ -317,13 +318,13 @@ impl Client {
         }
     }
 
-    fn answer(&self) -> Result<Answer, ClientError> {
+    fn answer(&self) -> Result<SessionAnswer, ClientError> {
         let answer = self.receive(Instant::now() + ANSWER)?;
         answer.ok_or_else(|| ClientError::Silent { session: self.session.clone() })
     }
 
     /// Waits for a message; `None` when none comes by then.
-    fn receive(&self, until: Instant) -> Result<Option<Answer>, ClientError> {
+    fn receive(&self, until: Instant) -> Result<Option<SessionAnswer>, ClientError> {
         loop {
             match wire::receive(&self.socket).map_err(|source| self.io("hear", source))? {
                 Received::Message(answer) => return Ok(Some(answer)),

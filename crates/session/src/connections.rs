@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::protocol::{Answer, PROTOCOL, Request};
+use crate::protocol::{PROTOCOL, Request, SessionAnswer};
 
 /// The most clients; a client beyond it takes the place of the one that has been silent for longest.
 const MOST: usize = 256;
@@ -80,7 +80,7 @@ impl Connections {
             Ok((Received::Message(request), fds)) => messages.push(Message { client: id, request, fds }),
             Ok((Received::Nothing, _)) => {
                 let reason = format!("this session host (protocol {PROTOCOL}) does not know that request");
-                self.answer(id, &Answer::Refused(reason));
+                self.answer(id, &SessionAnswer::Refused(reason));
             }
             Ok((Received::End, _)) | Err(_) => drop(self.clients.swap_remove(index)),
         }
@@ -106,7 +106,7 @@ impl Connections {
             let id = self.next;
             self.next += 1;
             self.clients.push(Connection { id, socket, heard: Instant::now(), watched: Vec::new() });
-            self.answer(id, &Answer::Hello { protocol: PROTOCOL, shell_pid });
+            self.answer(id, &SessionAnswer::Hello { protocol: PROTOCOL, shell_pid });
         }
     }
 
@@ -118,7 +118,7 @@ impl Connections {
     }
 
     /// Answers a client. A client whose socket is full is closed: it would wait for the answer for ever.
-    pub(crate) fn answer(&mut self, id: u64, answer: &Answer) {
+    pub(crate) fn answer(&mut self, id: u64, answer: &SessionAnswer) {
         let Some(index) = self.clients.iter().position(|client| client.id == id) else { return };
         if self.clients.get(index).is_some_and(|client| wire::offer(&client.socket, answer).is_err()) {
             self.clients.swap_remove(index);
@@ -138,8 +138,8 @@ impl Connections {
     }
 
     /// Sends an answer to all clients that watch a command; after the end they watch it no more.
-    pub(crate) fn tell_watchers(&mut self, number: u64, answer: &Answer) {
-        let is_end = matches!(answer, Answer::Ended(_));
+    pub(crate) fn tell_watchers(&mut self, number: u64, answer: &SessionAnswer) {
+        let is_end = matches!(answer, SessionAnswer::Ended(_));
         self.clients.retain_mut(|client| {
             if !client.watched.contains(&number) {
                 return true;

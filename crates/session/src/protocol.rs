@@ -72,7 +72,7 @@ pub struct Run {
 /// An answer of a session host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum SessionAnswer {
     /// The first message on a connection.
     Hello {
         /// The version that this host speaks.

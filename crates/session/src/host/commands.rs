@@ -10,7 +10,7 @@ use rustix::fs::AtFlags;
 use crate::command::{Queued, Running, not_begun};
 use crate::dir::write_end;
 use crate::interrupt::Interrupt;
-use crate::protocol::{Answer, CommandEnd, EndKind, KEPT_COMMANDS};
+use crate::protocol::{CommandEnd, EndKind, KEPT_COMMANDS, SessionAnswer};
 use crate::script::Line;
 use crate::shell::Shell;
 
@@ -71,7 +71,7 @@ impl Host {
         if !matches!(written, Some(Ok(()))) {
             self.replace_shell();
         }
-        self.connections.tell_watchers(number, &Answer::Began { number });
+        self.connections.tell_watchers(number, &SessionAnswer::Began { number });
     }
 
     /// Acts on the deadlines of the command that runs.
@@ -187,7 +187,7 @@ impl Host {
 
     fn announce(&mut self, end: CommandEnd) {
         let number = end.number;
-        self.connections.tell_watchers(number, &Answer::Ended(Box::new(end)));
+        self.connections.tell_watchers(number, &SessionAnswer::Ended(Box::new(end)));
         self.kept.push_back(number);
         while self.kept.len() > KEPT_COMMANDS {
             if let Some(oldest) = self.kept.pop_front() {

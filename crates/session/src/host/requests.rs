@@ -12,7 +12,9 @@ use super::{Host, Phase};
 use crate::command::{Queued, not_begun};
 use crate::connections::Message;
 use crate::dir::write_file;
-use crate::protocol::{Answer, EndKind, GRACE_MS, LARGEST_RUN, LONGEST_QUEUE, OUTPUT_LIMIT, Request, Run};
+use crate::protocol::{
+    EndKind, GRACE_MS, LARGEST_RUN, LONGEST_QUEUE, OUTPUT_LIMIT, Request, Run, SessionAnswer,
+};
 use crate::script::Words;
 
 impl Host {
@@ -20,8 +22,8 @@ impl Host {
         let Message { client, request, fds } = message;
         let answer = match request {
             Request::Run => match self.accept(client, fds) {
-                Ok(number) => Answer::Accepted { number },
-                Err(reason) => Answer::Refused(reason),
+                Ok(number) => SessionAnswer::Accepted { number },
+                Err(reason) => SessionAnswer::Refused(reason),
             },
             Request::Watch { number } => self.watch(client, number),
             Request::Interrupt { number } => self.interrupt_number(number),
@@ -41,7 +43,7 @@ impl Host {
             return;
         }
         for client in std::mem::take(&mut self.snapshot_clients) {
-            self.connections.answer(client, &Answer::Snapshot(self.snapshot.clone()));
+            self.connections.answer(client, &SessionAnswer::Snapshot(self.snapshot.clone()));
         }
     }
 
@@ -86,46 +88,50 @@ impl Host {
         Ok(true)
     }
 
-    fn watch(&mut self, client: u64, number: u64) -> Answer {
+    fn watch(&mut self, client: u64, number: u64) -> SessionAnswer {
         if let Some(end) = self.dir.end(number) {
-            return Answer::Ended(Box::new(end));
+            return SessionAnswer::Ended(Box::new(end));
         }
         if !self.is_pending(number) {
-            return Answer::Refused(format!("there is no command {number}"));
+            return SessionAnswer::Refused(format!("there is no command {number}"));
         }
         if !self.connections.watch(client, number) {
-            return Answer::Refused("this client watches too many commands".to_owned());
+            return SessionAnswer::Refused("this client watches too many commands".to_owned());
         }
-        if self.is_running(number) { Answer::Began { number } } else { Answer::Accepted { number } }
+        if self.is_running(number) {
+            SessionAnswer::Began { number }
+        } else {
+            SessionAnswer::Accepted { number }
+        }
     }
 
-    fn interrupt_number(&mut self, number: u64) -> Answer {
+    fn interrupt_number(&mut self, number: u64) -> SessionAnswer {
         if self.is_running(number) {
             self.interrupt(EndKind::Interrupted);
-            return Answer::Done;
+            return SessionAnswer::Done;
         }
         let place = self.queue.iter().position(|queued| queued.number == number);
         if place.and_then(|place| self.queue.remove(place)).is_some() {
             self.end(not_begun(number, EndKind::Interrupted, 130, None));
-            return Answer::Done;
+            return SessionAnswer::Done;
         }
-        Answer::Refused(format!("command {number} does not run"))
+        SessionAnswer::Refused(format!("command {number} does not run"))
     }
 
-    fn forget(&mut self, number: u64) -> Answer {
+    fn forget(&mut self, number: u64) -> SessionAnswer {
         if self.is_pending(number) {
-            return Answer::Refused(format!("command {number} has not ended"));
+            return SessionAnswer::Refused(format!("command {number} has not ended"));
         }
         self.kept.retain(|kept| *kept != number);
         if matches!(self.phase, Phase::Settling(settling, _) if settling == number) {
             self.forgotten = Some(number);
-            return Answer::Done;
+            return SessionAnswer::Done;
         }
         match self.dir.remove_command(number) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Answer::Refused(format!("the files of command {number} cannot be removed: {error}"))
+                SessionAnswer::Refused(format!("the files of command {number} cannot be removed: {error}"))
             }
-            _ => Answer::Done,
+            _ => SessionAnswer::Done,
         }
     }
 
