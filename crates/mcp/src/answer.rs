@@ -5,26 +5,26 @@ use serde_json::{Value, json};
 
 /// The answer of a tool.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ToolAnswer {
     text: String,
     data: Value,
     is_error: bool,
 }
 
-impl Answer {
+impl ToolAnswer {
     /// An answer; `data` is an object.
-    pub(crate) fn new(text: impl Into<String>, data: Value) -> Answer {
-        Answer { text: text.into(), data, is_error: false }
+    pub(crate) fn new(text: impl Into<String>, data: Value) -> ToolAnswer {
+        ToolAnswer { text: text.into(), data, is_error: false }
     }
 
     /// An answer that says what went wrong, in one sentence at first.
-    pub(crate) fn failed(text: impl Into<String>, mut data: Value) -> Answer {
+    pub(crate) fn failed(text: impl Into<String>, mut data: Value) -> ToolAnswer {
         let text = text.into();
         if let Some(fields) = data.as_object_mut() {
             let sentence = text.lines().next().unwrap_or_default();
             fields.insert("error".to_owned(), sentence.into());
         }
-        Answer { text, data, is_error: true }
+        ToolAnswer { text, data, is_error: true }
     }
 }
 
@@ -39,14 +39,14 @@ impl ToolError {
     }
 }
 
-impl From<ToolError> for Answer {
-    fn from(ToolError(sentence): ToolError) -> Answer {
-        Answer::failed(sentence, json!({}))
+impl From<ToolError> for ToolAnswer {
+    fn from(ToolError(sentence): ToolError) -> ToolAnswer {
+        ToolAnswer::failed(sentence, json!({}))
     }
 }
 
-impl From<Answer> for CallToolResult {
-    fn from(answer: Answer) -> CallToolResult {
+impl From<ToolAnswer> for CallToolResult {
+    fn from(answer: ToolAnswer) -> CallToolResult {
         let content = vec![ContentBlock::text(answer.text)];
         let mut result =
             if answer.is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };

@@ -10,7 +10,7 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use tokio::sync::{Semaphore, watch};
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::call;
 use crate::host::ServerState;
 use crate::tool::Tool;
@@ -45,7 +45,7 @@ impl Server {
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Result<Answer, ErrorData> {
+    ) -> Result<ToolAnswer, ErrorData> {
         let Some(tool) = Tool::named(&request.name) else {
             let known = Tool::ALL.into_iter().filter(|&tool| self.offers(tool)).map(Tool::name);
             let known = known.collect::<Vec<_>>().join(", ");

@@ -10,7 +10,7 @@ mod stop;
 
 use rmcp::model::JsonObject;
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::read;
 use crate::call::Cancel;
 use crate::host::ServerState;
@@ -19,11 +19,16 @@ use crate::tool::Tool;
 pub(crate) use stop::stop_all;
 
 /// Calls a tool. Blocks until the answer is there, or the call is cancelled.
-pub(crate) fn call(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> Answer {
-    answer(host, tool, given, cancel).unwrap_or_else(Answer::from)
+pub(crate) fn call(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> ToolAnswer {
+    answer(host, tool, given, cancel).unwrap_or_else(ToolAnswer::from)
 }
 
-fn answer(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> Result<Answer, ToolError> {
+fn answer(
+    host: &ServerState,
+    tool: Tool,
+    given: JsonObject,
+    cancel: &Cancel,
+) -> Result<ToolAnswer, ToolError> {
     if host.config.read_only && !tool.is_read_only() {
         return Err(ToolError::new(format!(
             "this server is read-only, so `{}` cannot be called; `ps`, `logs`, `report` and `ports` can",

@@ -22,7 +22,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::{ExecArguments, command, environment, seconds};
 use crate::call::Cancel;
 use crate::find::{called, exit_json, exit_words, find, record};
@@ -39,7 +39,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes of each stream in an answer.
 const MOST: usize = 16 << 10;
 
-pub(super) fn exec(host: &ServerState, given: ExecArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn exec(
+    host: &ServerState,
+    given: ExecArguments,
+    cancel: &Cancel,
+) -> Result<ToolAnswer, ToolError> {
     environment(&given.env)?;
     let limit = seconds("timeout_s", given.timeout_s.unwrap_or(LIMIT), LONGEST_LIMIT)?;
     let words = command(given.command, given.shell)?;
@@ -182,7 +186,7 @@ fn answer(
     running: &Running<'_>,
     outcome: &Outcome,
     limit: Duration,
-) -> Result<Answer, ToolError> {
+) -> Result<ToolAnswer, ToolError> {
     let report = &outcome.report;
     if let Some(failure) = &report.failure {
         let reason = match failure {
@@ -231,5 +235,5 @@ fn answer(
         "survivors": report.findings.survivors,
     });
     let failed = timed_out || !report.findings.verified;
-    Ok(if failed { Answer::failed(text, data) } else { Answer::new(text, data) })
+    Ok(if failed { ToolAnswer::failed(text, data) } else { ToolAnswer::new(text, data) })
 }

@@ -7,7 +7,7 @@ use penfold_control::{Resolver, SandboxRef, View};
 use penfold_state::log::{From, Stream};
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::{LogsArguments, StreamName, seconds};
 use crate::call::Cancel;
 use crate::find::{called, look, record};
@@ -23,7 +23,11 @@ const LONGEST_WAIT: Duration = Duration::from_mins(10);
 /// The largest offset: that of a file.
 const LARGEST_OFFSET: u64 = i64::MAX.cast_unsigned();
 
-pub(super) fn logs(host: &ServerState, given: LogsArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn logs(
+    host: &ServerState,
+    given: LogsArguments,
+    cancel: &Cancel,
+) -> Result<ToolAnswer, ToolError> {
     if given.offset.is_some_and(|offset| offset > LARGEST_OFFSET) {
         return Err(ToolError::new("`offset` is beyond any log; give a `next_offset` of an earlier answer"));
     }
@@ -51,7 +55,7 @@ pub(super) fn logs(host: &ServerState, given: LogsArguments, cancel: &Cancel) ->
     }
     text.push('\n');
     text.push_str(&part.text);
-    Ok(Answer::new(text, data(&seen, &part, None)))
+    Ok(ToolAnswer::new(text, data(&seen, &part, None)))
 }
 
 /// Waits for a text.
@@ -61,7 +65,7 @@ fn until(
     (offset, goal): (Option<u64>, Goal),
     until: Instant,
     cancel: &Cancel,
-) -> Result<Answer, ToolError> {
+) -> Result<ToolAnswer, ToolError> {
     let wanted = goal.text.clone().unwrap_or_default();
     let mut reader = open(record(known)?, offset.map_or(From::Start, From::Offset))?;
     let read = follow((host.root(), known), &mut reader, goal, until, cancel)?;
@@ -83,7 +87,7 @@ fn until(
         Followed::Cancelled => return Err(ToolError::new("the wait was cancelled")),
     };
     let text = format!("{sentence}\n{}", part.text);
-    Ok(if found { Answer::new(text, data) } else { Answer::failed(text, data) })
+    Ok(if found { ToolAnswer::new(text, data) } else { ToolAnswer::failed(text, data) })
 }
 
 fn head(seen: &View) -> String {

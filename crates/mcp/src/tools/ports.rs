@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use penfold_control::Resolver;
 use serde_json::json;
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::SandboxArguments;
 use crate::find::{called, look};
 use crate::host::ServerState;
 use crate::listening::{Listening, listening};
 
-pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<Answer, ToolError> {
+pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<ToolAnswer, ToolError> {
     let resolver = Resolver::new(host.root());
     let (known, seen) = look(&resolver, &given.sandbox)?;
     let found = listening(&resolver, &known, &seen)?;
@@ -21,7 +21,10 @@ pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<Answ
     } else {
         format!("{name} listens on\n{}", lines(&found))
     };
-    Ok(Answer::new(text, json!({ "id": seen.id, "name": seen.name, "status": seen.status, "ports": found })))
+    Ok(ToolAnswer::new(
+        text,
+        json!({ "id": seen.id, "name": seen.name, "status": seen.status, "ports": found }),
+    ))
 }
 
 /// A line for each port.

@@ -6,7 +6,7 @@ use penfold_control::{Resolver, view};
 use penfold_state::error_chain;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::PsArguments;
 use crate::find::exit_json;
 use crate::host::ServerState;
@@ -17,7 +17,7 @@ const MOST: usize = 100;
 /// The most characters of a command.
 const LONGEST_COMMAND: usize = 200;
 
-pub(super) fn ps(host: &ServerState, given: &PsArguments) -> Result<Answer, ToolError> {
+pub(super) fn ps(host: &ServerState, given: &PsArguments) -> Result<ToolAnswer, ToolError> {
     let found = view::select_sandboxes(&Resolver::new(host.root()), given.ended)
         .map_err(|error| ToolError::new(format!("cannot list the sandboxes: {}", error_chain(&error))))?;
     let cut = found.len().saturating_sub(MOST);
@@ -47,5 +47,5 @@ pub(super) fn ps(host: &ServerState, given: &PsArguments) -> Result<Answer, Tool
     if cut > 0 {
         let _ = write!(text, "[{cut} older sandboxes cut]");
     }
-    Ok(Answer::new(text, json!({ "sandboxes": rows, "cut": cut })))
+    Ok(ToolAnswer::new(text, json!({ "sandboxes": rows, "cut": cut })))
 }

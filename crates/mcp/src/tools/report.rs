@@ -7,7 +7,7 @@ use penfold_state::state::Status;
 use penfold_state::{Report, Totals, error_chain};
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::SandboxArguments;
 use crate::find::{called, cause_words, exit_words, look, record};
 use crate::host::ServerState;
@@ -16,7 +16,7 @@ use crate::host::ServerState;
 const MOST: usize = 50;
 const NAMED: usize = 10;
 
-pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<Answer, ToolError> {
+pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<ToolAnswer, ToolError> {
     let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
     let name = called(&seen.id, seen.name.as_deref());
     let report = record(&known)?.report().map_err(|error| {
@@ -25,7 +25,7 @@ pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<Ans
     match report {
         // The report of the last life, while the sandbox waits for the next one.
         Some(report) if !seen.status.is_living() || seen.status == Status::Waiting => {
-            Ok(Answer::new(words(&report), json!({ "status": seen.status, "report": bounded(&report) })))
+            Ok(ToolAnswer::new(words(&report), json!({ "status": seen.status, "report": bounded(&report) })))
         }
         _ if seen.status.is_living() => {
             Err(ToolError::new(format!("{name} is {}; the report comes at its end", seen.status)))

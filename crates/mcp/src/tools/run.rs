@@ -14,7 +14,7 @@ use serde_json::json;
 use super::ports::lines;
 use super::report::{bounded, words};
 use super::stop::end_one;
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::{RunArguments, command, environment, milliseconds, seconds};
 use crate::call::Cancel;
 use crate::find::{called, exit_json, exit_words, find, look, record, settled_report};
@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const FIRST: usize = 8 << 10;
 const LAST_LINES: u64 = 50;
 
-pub(super) fn run(host: &ServerState, given: RunArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+pub(super) fn run(host: &ServerState, given: RunArguments, cancel: &Cancel) -> Result<ToolAnswer, ToolError> {
     if given.ready_text.as_deref().is_some_and(|text| text.is_empty() || text.contains('\n')) {
         return Err(ToolError::new("`ready_text` is empty or more than a line"));
     }
@@ -118,7 +118,7 @@ fn runs(
     known: &SandboxRef,
     ready: Option<bool>,
     waited: Duration,
-) -> Result<Answer, ToolError> {
+) -> Result<ToolAnswer, ToolError> {
     let resolver = Resolver::new(host.root());
     let (known, seen) = look(&resolver, &known.id)?;
     if !seen.status.is_living() {
@@ -146,11 +146,11 @@ fn runs(
         "id": known.id, "name": known.name, "status": seen.status, "ready": ready, "ports": ports, "log": log.text,
         "next_offset": log.next_offset, "more": log.more,
     });
-    Ok(Answer::new(text, data))
+    Ok(ToolAnswer::new(text, data))
 }
 
 /// The answer for a sandbox that has ended: an error, unless its command did what it should.
-fn ended(host: &ServerState, known: &SandboxRef, conditional: bool) -> Result<Answer, ToolError> {
+fn ended(host: &ServerState, known: &SandboxRef, conditional: bool) -> Result<ToolAnswer, ToolError> {
     let report = settled_report(host.root(), known);
     let log = log_text::tail(record(known)?, LAST_LINES, None)?;
     let name = called(&known.id, known.name.as_deref());
@@ -169,5 +169,5 @@ fn ended(host: &ServerState, known: &SandboxRef, conditional: bool) -> Result<An
         "gone": is_verified, "report": report.as_ref().map(bounded),
     });
     let is_success = !conditional && exit == Some(ExitStatus::Code(0)) && is_verified;
-    Ok(if is_success { Answer::new(text, data) } else { Answer::failed(text, data) })
+    Ok(if is_success { ToolAnswer::new(text, data) } else { ToolAnswer::failed(text, data) })
 }

@@ -9,12 +9,12 @@ use penfold_teardown::Survivor;
 use serde_json::json;
 
 use super::report::{bounded, words};
-use crate::answer::{Answer, ToolError};
+use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::{StopArguments, milliseconds};
 use crate::find::{called, look};
 use crate::host::ServerState;
 
-pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<Answer, ToolError> {
+pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<ToolAnswer, ToolError> {
     let grace = milliseconds("grace_s", given.grace_s)?.map(std::time::Duration::from_millis);
     let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
     host.may_act("stop", &known)?;
@@ -28,7 +28,7 @@ pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<Answer, 
             let details = report.as_ref().map(words).unwrap_or_default();
             let report = report.as_ref().map(bounded);
             let data = json!({ "id": known.id, "name": known.name, "gone": true, "was_gone": was_gone, "report": report });
-            Ok(Answer::new(format!("{name} {done}\n{details}"), data))
+            Ok(ToolAnswer::new(format!("{name} {done}\n{details}"), data))
         }
         StopResult::Left(survivors) => {
             let mut text = format!("something of {name} is left, and is still being ended\n");
@@ -36,7 +36,7 @@ pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<Answer, 
                 let _ = writeln!(text, "not gone: {survivor}");
             }
             let data = json!({ "id": known.id, "name": known.name, "gone": false, "survivors": survivors });
-            Ok(Answer::failed(text, data))
+            Ok(ToolAnswer::failed(text, data))
         }
         StopResult::Failed(error) => {
             Err(ToolError::new(format!("cannot end {name}: {}", error_chain(&error))))
