@@ -107,7 +107,7 @@ const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct GcOutput<'a> {
     schema: u32,
     dry_run: bool,
     complete: bool,
@@ -161,7 +161,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     if args.json {
         let schema = penfold_teardown::report::SCHEMA;
         let (complete, unread) = (survey.complete, survey.unread.as_slice());
-        let result = Answer { schema, dry_run: args.dry_run, complete, unread, leaks: &collected };
+        let result = GcOutput { schema, dry_run: args.dry_run, complete, unread, leaks: &collected };
         output::json(&result)?;
     }
     answer::tell(global, args, &survey, &collected)?;

@@ -58,7 +58,7 @@ pub(crate) struct MetricsArgs {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct MetricsOutput {
     schema: u32,
     damaged: bool,
     counters: Vec<metrics::Shown>,
@@ -119,7 +119,8 @@ fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 fn json(counters: &Counters) -> Result<Vec<u8>, Failure> {
-    let answer = Answer { schema: SCHEMA, damaged: counters.is_damaged, counters: metrics::shown(counters) };
+    let answer =
+        MetricsOutput { schema: SCHEMA, damaged: counters.is_damaged, counters: metrics::shown(counters) };
     let mut text = serde_json::to_vec(&answer).map_err(output::WriteError::Json)?;
     text.push(b'\n');
     Ok(text)

@@ -29,7 +29,7 @@ struct Directory {
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct VmOutput<'a> {
     #[serde(flatten)]
     ended: &'a Ended,
     vm: &'a Vm,
@@ -72,7 +72,7 @@ pub(super) fn end(global: &Global, args: &GcArgs, shown: &Vm) -> Result<u8, Fail
         Vec::new()
     };
     if args.json {
-        output::json(&Answer { ended: &ended, vm: &vm, removed: &removed })?;
+        output::json(&VmOutput { ended: &ended, vm: &vm, removed: &removed })?;
     } else if !global.quiet {
         output::data(lines_of(&removed).as_bytes())?;
     }
@@ -125,7 +125,7 @@ fn confirm(vm: &Vm) -> Result<(), Failure> {
 /// Reports that the virtual machine has ended by itself: its directories are not judged any more.
 fn gone(global: &Global, args: &GcArgs, vm: &Vm) -> Result<u8, Failure> {
     if args.json {
-        output::json(&Answer { ended: &Ended::nothing(), vm, removed: &[] })?;
+        output::json(&VmOutput { ended: &Ended::nothing(), vm, removed: &[] })?;
     } else if !global.quiet {
         output::message("penfold: nothing to end\n");
     }
