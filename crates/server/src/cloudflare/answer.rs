@@ -11,7 +11,7 @@ use super::time;
 pub(crate) const JSON: &str = "application/json";
 
 /// The result of a route.
-pub(crate) type Answer = Result<Response, ApiError>;
+pub(crate) type RouteResult = Result<Response, ApiError>;
 
 /// Answers with these fields, which are an object, and those that each answer has.
 pub(crate) fn success(mut fields: Value) -> Response {

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::routing::post;
 use serde::Deserialize;
 
-use super::answer::Answer;
+use super::answer::RouteResult;
 use super::api::ApiState;
 use super::error::{ApiError, Code};
 use super::ids::{ProcessId, SessionId};
@@ -49,7 +49,7 @@ async fn execute(
     headers: HeaderMap,
     uri: Uri,
     Parsed(request): Parsed<ExecuteRequest>,
-) -> Answer {
+) -> RouteResult {
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     if request.background == Some(true) {
         let launch = launch(request)?;
@@ -74,7 +74,7 @@ async fn stream(
     headers: HeaderMap,
     uri: Uri,
     Parsed(request): Parsed<ExecuteRequest>,
-) -> Answer {
+) -> RouteResult {
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     let launch = launch(request)?;
     processes::answer_stream(&api, &id, &ProcessId::new(None)?, launch).await

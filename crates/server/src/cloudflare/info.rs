@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::json;
 
-use super::answer::{Answer, success};
+use super::answer::{RouteResult, success};
 use super::api::ApiState;
 use super::error::{ApiError, Code};
 
@@ -18,6 +18,6 @@ pub(crate) fn routes() -> Router<ApiState> {
 }
 
 /// The reference has this route, and always answers so.
-async fn commands() -> Answer {
+async fn commands() -> RouteResult {
     Err(ApiError::new(Code::UnknownError, "Invalid endpoint"))
 }

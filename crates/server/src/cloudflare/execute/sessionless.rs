@@ -8,7 +8,7 @@ use penfold_state::log::From;
 use penfold_state::{Files, StartFailure};
 use penfold_teardown::Cause;
 
-use crate::cloudflare::answer::Answer;
+use crate::cloudflare::answer::RouteResult;
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::SessionId;
@@ -22,7 +22,7 @@ use super::output::Done;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs a command in the sandbox of the commands without a session, and answers when its tree is gone.
-pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> Answer {
+pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> RouteResult {
     let sandbox = sessions::obtain(api, id).await?;
     let limit = api.output_limit();
     api.wait(move |api| {

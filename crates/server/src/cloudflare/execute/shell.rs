@@ -4,7 +4,7 @@ use penfold_session::{Client, ClientError, CommandEnd, EndKind, Run};
 use penfold_state::log::From;
 use serde_json::json;
 
-use crate::cloudflare::answer::Answer;
+use crate::cloudflare::answer::RouteResult;
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::SessionId;
@@ -15,7 +15,7 @@ use super::Wanted;
 use super::output::Done;
 
 /// Runs a command in the shell of a session and answers when it has ended.
-pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> Answer {
+pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> RouteResult {
     let session = sessions::obtain(api, id).await?;
     let output_limit = api.output_limit();
     api.wait(move |_| run(&session, wanted, output_limit)).await?.answer()

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::cloudflare::answer::{Answer, success};
+use crate::cloudflare::answer::{RouteResult, success};
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::request::Parsed;
@@ -30,7 +30,7 @@ pub(crate) struct WriteRequest {
 }
 
 /// Writes a file, and makes the directories above it.
-pub(crate) async fn write(State(api): State<ApiState>, Parsed(request): Parsed<WriteRequest>) -> Answer {
+pub(crate) async fn write(State(api): State<ApiState>, Parsed(request): Parsed<WriteRequest>) -> RouteResult {
     let Some(content) = request.content else {
         return Err(ApiError::new(Code::ValidationFailed, "content is missing").with("field", "content"));
     };
@@ -69,7 +69,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Deletes a file.
-pub(crate) async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> Answer {
+pub(crate) async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> RouteResult {
     let path = request.resolve(&api).await?;
     let removed = on_disk(&api, "file.delete", path, |path| {
         // unlink(2) of a directory may fail with EPERM.
@@ -90,7 +90,10 @@ pub(crate) struct RenameRequest {
 }
 
 /// Renames a file.
-pub(crate) async fn rename(State(api): State<ApiState>, Parsed(request): Parsed<RenameRequest>) -> Answer {
+pub(crate) async fn rename(
+    State(api): State<ApiState>,
+    Parsed(request): Parsed<RenameRequest>,
+) -> RouteResult {
     let session = request.session_id.as_deref();
     let old = resolve(&api, "oldPath", request.old_path.as_deref(), session).await?;
     let new = resolve(&api, "newPath", request.new_path.as_deref(), session).await?;
@@ -106,14 +109,17 @@ pub(crate) struct MoveRequest {
 }
 
 /// Moves a file, also into a directory, and also to another file system.
-pub(crate) async fn relocate_to(State(api): State<ApiState>, Parsed(request): Parsed<MoveRequest>) -> Answer {
+pub(crate) async fn relocate_to(
+    State(api): State<ApiState>,
+    Parsed(request): Parsed<MoveRequest>,
+) -> RouteResult {
     let session = request.session_id.as_deref();
     let old = resolve(&api, "sourcePath", request.source_path.as_deref(), session).await?;
     let new = resolve(&api, "destinationPath", request.destination_path.as_deref(), session).await?;
     relocate(&api, "file.move", old, new).await
 }
 
-async fn relocate(api: &ApiState, operation: &'static str, old: PathBuf, new: PathBuf) -> Answer {
+async fn relocate(api: &ApiState, operation: &'static str, old: PathBuf, new: PathBuf) -> RouteResult {
     let target = new.display().to_string();
     let old = on_disk(api, operation, old, move |old| {
         let into = if new.is_dir() && !fs::symlink_metadata(old)?.is_dir() {
@@ -146,7 +152,7 @@ pub(crate) struct MkdirRequest {
 }
 
 /// Makes a directory.
-pub(crate) async fn mkdir(State(api): State<ApiState>, Parsed(request): Parsed<MkdirRequest>) -> Answer {
+pub(crate) async fn mkdir(State(api): State<ApiState>, Parsed(request): Parsed<MkdirRequest>) -> RouteResult {
     let recursive = request.recursive.unwrap_or(false);
     let path = request.place.resolve(&api).await?;
     let made = on_disk(&api, "directory.create", path, move |path| {
@@ -166,7 +172,7 @@ fn exists() -> io::Error {
 }
 
 /// Tells whether a path exists; a link to nothing does not.
-pub(crate) async fn exists_at(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> Answer {
+pub(crate) async fn exists_at(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> RouteResult {
     let path = request.resolve(&api).await?;
     let shown = path.display().to_string();
     let exists = api.app.engine.call(move |_| fs::metadata(path).is_ok()).await;

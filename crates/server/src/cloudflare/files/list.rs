@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::cloudflare::answer::Answer;
+use crate::cloudflare::answer::RouteResult;
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::ApiError;
 use crate::cloudflare::request::Parsed;
@@ -41,7 +41,7 @@ struct Options {
 }
 
 /// Lists a directory.
-pub(crate) async fn list(State(api): State<ApiState>, Parsed(request): Parsed<ListRequest>) -> Answer {
+pub(crate) async fn list(State(api): State<ApiState>, Parsed(request): Parsed<ListRequest>) -> RouteResult {
     let options = request.options.unwrap_or_default();
     let path = request.place.resolve(&api).await?;
     let opened = api.app.engine.call(move |_| (names(&path), path)).await;

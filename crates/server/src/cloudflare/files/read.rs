@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::cloudflare::answer::Answer;
+use crate::cloudflare::answer::RouteResult;
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::request::Parsed;
@@ -34,7 +34,7 @@ pub(crate) struct ReadRequest {
 }
 
 /// Answers with the content of a file.
-pub(crate) async fn read(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> Answer {
+pub(crate) async fn read(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> RouteResult {
     let is_forced = match request.encoding.as_deref() {
         Some("base64") => true,
         None | Some("utf-8" | "utf8") => false,
@@ -90,7 +90,7 @@ fn write(sink: &mut Sink, mut content: Content, path: &Path, is_forced: bool) ->
 }
 
 /// Answers with the content of a file as events. An error is an event too.
-pub(crate) async fn stream(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> Answer {
+pub(crate) async fn stream(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> RouteResult {
     let path = request.place.resolve(&api).await?;
     let (opened, path) = open(&api, path).await?;
     let body = sent_body::body(move |sink| match opened {

@@ -12,7 +12,7 @@ use penfold_state::log::{From, Stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::cloudflare::answer::{self, Answer, success};
+use crate::cloudflare::answer::{self, RouteResult, success};
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::ApiError;
 use crate::cloudflare::ids::{ProcessId, SessionId, query_value};
@@ -52,7 +52,7 @@ struct StartRequest {
     timeout_ms: Option<u64>,
 }
 
-async fn start(State(api): State<ApiState>, Parsed(request): Parsed<StartRequest>) -> Answer {
+async fn start(State(api): State<ApiState>, Parsed(request): Parsed<StartRequest>) -> RouteResult {
     let session = SessionId::new(request.session_id.as_deref())?;
     let id = ProcessId::new(request.process_id.as_deref())?;
     let launch = Launch::new(request.command, request.env, request.cwd, request.timeout_ms)?;
@@ -65,7 +65,7 @@ pub(crate) async fn answer_start(
     session: &SessionId,
     id: &ProcessId,
     launch: Launch,
-) -> Answer {
+) -> RouteResult {
     let command = launch.command.clone();
     let launched = launch::launch(api, session, id, launch).await?;
     Ok(success(json!({
@@ -82,7 +82,7 @@ pub(crate) async fn answer_stream(
     session: &SessionId,
     id: &ProcessId,
     launch: Launch,
-) -> Answer {
+) -> RouteResult {
     let command = launch.command.clone();
     let launched = launch::launch(api, session, id, launch).await?;
     let following = Following {
@@ -104,7 +104,7 @@ pub(crate) async fn answer_stream(
     follow::answer(api, following)
 }
 
-async fn list(State(api): State<ApiState>, uri: Uri) -> Answer {
+async fn list(State(api): State<ApiState>, uri: Uri) -> RouteResult {
     let wanted = query_value(uri.query().unwrap_or_default(), "status");
     let all = api.wait(look::all).await?;
     let told = all.iter().map(|seen| (seen, status::told(&seen.view)));
@@ -113,7 +113,7 @@ async fn list(State(api): State<ApiState>, uri: Uri) -> Answer {
     Ok(success(json!({ "processes": processes })))
 }
 
-async fn one(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
+async fn one(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult {
     let seen = api.call(move |api| look::one(api, &id)).await?;
     Ok(success(json!({ "process": describe(&seen, status::told(&seen.view)) })))
 }
@@ -141,12 +141,12 @@ fn describe(seen: &Seen, told: Told) -> Value {
     process
 }
 
-async fn kill_one(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
+async fn kill_one(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult {
     kill::one(&api, id.clone()).await?;
     Ok(success(json!({ "processId": id })))
 }
 
-async fn kill_all(State(api): State<ApiState>) -> Answer {
+async fn kill_all(State(api): State<ApiState>) -> RouteResult {
     let ended = kill::all(&api).await?;
     let mut fields = json!({ "cleanedCount": ended.verified });
     if !ended.failed.is_empty() {
@@ -162,7 +162,7 @@ async fn kill_all(State(api): State<ApiState>) -> Answer {
     Ok(success(fields))
 }
 
-async fn logs(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
+async fn logs(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult {
     let found = api.call(move |api| {
         let seen = look::one(api, &id)?;
         let log = || {
@@ -189,7 +189,7 @@ async fn logs(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
     Ok(([(header::CONTENT_TYPE, answer::JSON)], body).into_response())
 }
 
-async fn stream(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
+async fn stream(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult {
     let found = api.call(move |api| {
         let seen = look::one(api, &id)?;
         let held = execs::hold(&seen.files, seen.number()).map_err(|error| ApiError::internal(&error))?;

@@ -9,7 +9,7 @@ use penfold_state::time::now_ms;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::cloudflare::answer::{Answer, success};
+use crate::cloudflare::answer::{RouteResult, success};
 use crate::cloudflare::api::ApiState;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::SessionId;
@@ -38,7 +38,7 @@ struct CreateRequest {
 async fn create(
     State(api): State<ApiState>,
     OptionallyParsed(request): OptionallyParsed<CreateRequest>,
-) -> Answer {
+) -> RouteResult {
     let fresh = || format!("session-{}", now_ms());
     let id = SessionId::new(Some(&request.id.filter(|id| !id.is_empty()).unwrap_or_else(fresh)))?;
     if id.is_none() {
@@ -55,7 +55,7 @@ async fn create(
     Ok(success(json!({ "data": data, "sessionId": id.as_str() })))
 }
 
-async fn list(State(api): State<ApiState>) -> Answer {
+async fn list(State(api): State<ApiState>) -> RouteResult {
     let ids = api.call(|api| {
         let all = find::all(api.app.engine.state_root())?;
         let mut ids: Vec<String> = Vec::new();
@@ -77,7 +77,7 @@ struct DeleteRequest {
     session_id: Option<String>,
 }
 
-async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<DeleteRequest>) -> Answer {
+async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<DeleteRequest>) -> RouteResult {
     let Some(given) = request.session_id.as_deref().filter(|id| !id.is_empty()) else {
         return Err(ApiError::new(Code::ValidationFailed, "sessionId is missing").with("field", "sessionId"));
     };
