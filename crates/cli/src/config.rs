@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
-use crate::place::Place;
+use crate::place::RemotePlace;
 use crate::{value, variables};
 
 /// The file of the host.
@@ -211,7 +211,8 @@ fn table(text: &str) -> Result<toml::Table, String> {
         return Err(format!("`color = \"{color}\"` is not known; accepted: auto, always, never"));
     }
     if let Some(host) = &config.host {
-        host.parse::<Place>().map_err(|error| format!("`host`: {}", penfold_state::error_chain(&error)))?;
+        host.parse::<RemotePlace>()
+            .map_err(|error| format!("`host`: {}", penfold_state::error_chain(&error)))?;
     }
     for path in config.root.iter().map(Path::new).chain(config.token_file.as_deref()) {
         if !path.is_absolute() {

@@ -11,7 +11,7 @@ pub(crate) use self::ssh_host::SshHost;
 
 /// A place other than this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RemotePlace {
     /// A server.
     Server(ServerAddress),
     /// Another host, reached by ssh.
@@ -26,24 +26,24 @@ pub(crate) enum Place {
 )]
 pub(crate) struct InvalidPlace(String);
 
-impl FromStr for Place {
+impl FromStr for RemotePlace {
     type Err = InvalidPlace;
 
-    fn from_str(text: &str) -> Result<Place, InvalidPlace> {
+    fn from_str(text: &str) -> Result<RemotePlace, InvalidPlace> {
         let place = if text.starts_with("ssh://") {
-            text.parse().ok().map(Place::Ssh)
+            text.parse().ok().map(RemotePlace::Ssh)
         } else {
-            text.parse().ok().map(Place::Server)
+            text.parse().ok().map(RemotePlace::Server)
         };
         place.ok_or_else(|| InvalidPlace(text.to_owned()))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RemotePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Server(host) => host.fmt(f),
-            Place::Ssh(host) => host.fmt(f),
+            RemotePlace::Server(host) => host.fmt(f),
+            RemotePlace::Ssh(host) => host.fmt(f),
         }
     }
 }

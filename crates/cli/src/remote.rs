@@ -11,7 +11,7 @@ use penfold_client::{Client, ServerAddress};
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::place::{InvalidPlace, Place};
+use crate::place::{InvalidPlace, RemotePlace};
 use crate::ssh;
 use crate::surroundings::{HOST, TOKEN_FILE};
 use crate::variables;
@@ -21,8 +21,8 @@ pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<
     let places = places(verb, global, &matches)?;
     match places.as_slice() {
         [] => call_here(verb, global, matches),
-        [Place::Ssh(host)] => ssh::call(verb, host, is_detached(&matches)),
-        [Place::Server(host)] => {
+        [RemotePlace::Ssh(host)] => ssh::call(verb, host, is_detached(&matches)),
+        [RemotePlace::Server(host)] => {
             let done = ask(verb, global, matches, host);
             // The low codes of these verbs belong to the command.
             done.map_err(|failure| match verb.usage_failure {
@@ -49,7 +49,7 @@ fn is_detached(matches: &ArgMatches) -> bool {
 }
 
 /// The places that were named; none for this host.
-fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Place>, Failure> {
+fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<RemotePlace>, Failure> {
     let has_status = matches!(matches.try_get_one::<i32>("status_fd"), Ok(Some(_)));
     let is_local = matches!(verb.places, Places::Here) || has_status;
     match global.host.as_slice() {
@@ -66,7 +66,7 @@ fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Plac
             Ok(vec![place])
         }
         _ if is_local && !has_status => Err(refused(verb)),
-        [Place::Ssh(_)] if has_status => {
+        [RemotePlace::Ssh(_)] if has_status => {
             let sentence = "`--status-fd` works on this host only, not on another one";
             Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report -`"))
         }

@@ -9,7 +9,7 @@ use penfold_client::Client;
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
-use crate::place::Place;
+use crate::place::RemotePlace;
 use crate::value;
 
 /// A verb: names, help texts, flags and implementation.
@@ -62,7 +62,7 @@ pub(crate) struct Global {
     /// Act on another host, `ssh://[USER@]HOST[:PORT][/PATH]`, or on a server, `unix:PATH` or `http://HOST:PORT`; several for `ps`
     /// [default: `$PENFOLD_HOST`, else this host].
     #[arg(long, global = true, value_name = "ADDRESS", action = ArgAction::Append, help_heading = "Global options")]
-    pub(crate) host: Vec<Place>,
+    pub(crate) host: Vec<RemotePlace>,
     /// File with the token for --host, by default `$PENFOLD_TOKEN_FILE`; for `serve`, the tokens of callers on TCP.
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) token_file: Option<PathBuf>,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::args::verb::Global;
 use crate::commands::ps::PsArgs;
 use crate::failure::{Failure, FailureKind};
-use crate::place::Place;
+use crate::place::RemotePlace;
 use crate::text::table;
 use crate::{exit_codes, output, surroundings};
 
@@ -17,7 +17,7 @@ const COLUMNS: &str = "{{.ID}}\t{{.Name}}\t{{.Status}}\t{{.RunningFor}}\t{{.Comm
 const TITLES: [&str; 6] = ["HOST", "ID", "NAME", "STATUS", "STARTED", "COMMAND"];
 
 /// Lists the sandboxes of all these places, with the place of each. A place that cannot be asked says why, and the others are listed.
-pub(super) fn ps(places: &[Place], global: &Global, args: &PsArgs) -> Result<u8, Failure> {
+pub(super) fn ps(places: &[RemotePlace], global: &Global, args: &PsArgs) -> Result<u8, Failure> {
     let flags = [
         (args.format.is_some(), "--format"),
         (args.all_users, "--all-users"),
@@ -30,7 +30,7 @@ pub(super) fn ps(places: &[Place], global: &Global, args: &PsArgs) -> Result<u8,
         return Err(Failure::new(FailureKind::Usage, format!("`penfold ps {flag}` takes one host only"))
             .hint("`--json` has the field `host`"));
     }
-    let asked: Vec<(&Place, std::io::Result<Child>)> =
+    let asked: Vec<(&RemotePlace, std::io::Result<Child>)> =
         places.iter().map(|place| (place, ask(place, global, args))).collect();
     let (mut answers, mut exit) = (Vec::new(), exit_codes::SUCCESS);
     for (place, child) in asked {
@@ -45,7 +45,7 @@ pub(super) fn ps(places: &[Place], global: &Global, args: &PsArgs) -> Result<u8,
 }
 
 /// Starts the `ps` of one place.
-fn ask(place: &Place, global: &Global, args: &PsArgs) -> std::io::Result<Child> {
+fn ask(place: &RemotePlace, global: &Global, args: &PsArgs) -> std::io::Result<Child> {
     let mut command = Command::new(surroundings::program());
     command.args(["--host", &place.to_string()]);
     if let Some(root) = &global.root {
