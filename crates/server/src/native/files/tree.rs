@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::workspace::{Place, Workspace, is_there, problem, readable, type_word};
+use super::workspace::{FilePlace, Workspace, is_there, problem, readable, type_word};
 use crate::app::AppState;
 use crate::native::extract::{Json, Path, Query};
 use crate::native::problem::Problem;
@@ -314,7 +314,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn remove_at(place: &Place, recursive: bool) -> Result<(), Errno> {
+fn remove_at(place: &FilePlace, recursive: bool) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
         other => return other,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::rights::WithoutCapabilities;
-use super::workspace::{Place, problem, readable};
+use super::workspace::{FilePlace, problem, readable};
 use crate::app::AppState;
 use crate::native::log_answer::too_many;
 use crate::native::problem::{Kind, Problem};
@@ -27,7 +27,7 @@ const USUAL_MODE: Mode = Mode::from_raw_mode(0o644);
 /// Writes a body to a file, and returns its size.
 pub(super) async fn write(
     app: &AppState,
-    place: Place,
+    place: FilePlace,
     mode: Option<Mode>,
     body: Body,
 ) -> Result<u64, Problem> {
@@ -56,7 +56,7 @@ async fn send(mut body: Body, sender: mpsc::Sender<Option<Bytes>>) -> Result<(),
 }
 
 fn receive(
-    place: &Place,
+    place: &FilePlace,
     mode: Option<Mode>,
     mut parts: mpsc::Receiver<Option<Bytes>>,
 ) -> Result<u64, Problem> {
@@ -100,7 +100,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn create(place: &Place) -> Result<Draft, Errno> {
+    fn create(place: &FilePlace) -> Result<Draft, Errno> {
         let private = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         match rustix::fs::openat(&place.dir, ".", flags | OFlags::TMPFILE, private) {
@@ -120,7 +120,7 @@ impl Draft {
     }
 
     /// Puts the file in its place.
-    fn finish(mut self, place: &Place) -> Result<(), Errno> {
+    fn finish(mut self, place: &FilePlace) -> Result<(), Errno> {
         penfold_sys::crash_point!("serve-upload-whole");
         if self.named.is_none() {
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -155,7 +155,7 @@ impl Drop for Draft {
 }
 
 /// Makes a draft under the first of its names that is free, or whose server was killed.
-fn under_name<T>(place: &Place, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
+fn under_name<T>(place: &FilePlace, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
     let hash = fnv(place.name.as_bytes());
     for number in 0..TRIES {
         let name = format!(".penfold-{hash:032x}-{number}");
@@ -182,7 +182,7 @@ fn lock(file: impl AsFd) -> Result<(), Errno> {
 }
 
 /// Removes a draft that no server writes any more.
-fn remove_abandoned(place: &Place, name: &str) -> bool {
+fn remove_abandoned(place: &FilePlace, name: &str) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::openat(&place.dir, name, flags, Mode::empty()) else { return false };
     lock(&file).is_ok()
@@ -191,7 +191,7 @@ fn remove_abandoned(place: &Place, name: &str) -> bool {
 }
 
 /// Tells whether a regular file has this name.
-fn is_at(file: impl AsFd, place: &Place, name: &str) -> Result<bool, Errno> {
+fn is_at(file: impl AsFd, place: &FilePlace, name: &str) -> Result<bool, Errno> {
     let open = rustix::fs::fstat(file)?;
     let named = match rustix::fs::statat(&place.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(false),

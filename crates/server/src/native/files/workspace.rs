@@ -27,7 +27,7 @@ pub(super) struct Workspace {
 
 /// A place for a file: an open directory, and a name in it without a slash.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct FilePlace {
     pub(super) dir: OwnedFd,
     pub(super) name: String,
     /// Whether the workspace is that of a jail.
@@ -60,7 +60,7 @@ impl Workspace {
     }
 
     /// Opens the directory of a file that may not exist. Its last part is not followed.
-    pub(super) fn place(&self, path: &str) -> Result<Place, Problem> {
+    pub(super) fn place(&self, path: &str) -> Result<FilePlace, Problem> {
         let path = checked(path)?.trim_end_matches('/');
         let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
         if matches!(name, "" | "." | "..") {
@@ -70,7 +70,7 @@ impl Workspace {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir =
             open_below(&self.dir, parent, flags, Mode::empty()).map_err(|errno| problem(parent, errno))?;
-        Ok(Place { dir, name: name.to_owned(), is_jailed: self.is_jailed })
+        Ok(FilePlace { dir, name: name.to_owned(), is_jailed: self.is_jailed })
     }
 
     /// Makes the missing directories of a path. A race with another maker is no error.
@@ -155,7 +155,7 @@ pub(super) fn type_word(kind: FileType) -> &'static str {
 }
 
 /// Tells whether a file is there, without following it.
-pub(super) fn is_there(place: &Place) -> bool {
+pub(super) fn is_there(place: &FilePlace) -> bool {
     rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
