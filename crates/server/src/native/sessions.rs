@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::place::{Held, Place};
+use self::place::{DirectoryPlace, Held};
 use super::execs::{files, make_room, problem as exec_problem};
 use super::extract::{Json, Path};
 use super::model::EndResult;
@@ -117,12 +117,12 @@ async fn create(
     let program = app.config.program.clone();
     let begin_session = move |root: &FsPath| {
         let files = files(root, &id)?;
-        let place = Place::of(&files).map_err(|problem| problem.beside_end(&files))?;
+        let place = DirectoryPlace::of(&files).map_err(|problem| problem.beside_end(&files))?;
         let mut command = place.host_words(program.into(), root);
         command.extend([OsString::from(format!("--name={name}"))]);
         command.extend(shell.map(|shell| OsString::from(format!("--shell={shell}"))));
         let labels = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
-        let own_user = place == Place::OfUser;
+        let own_user = place == DirectoryPlace::OfUser;
         let start = ExecStart { environment, directory, labels, own_user, ..ExecStart::new(command) };
         let session = begin(&files, &name, start, place).map_err(|problem| problem.beside_end(&files))?;
         Ok::<_, Problem>((files.name().to_owned(), session))
@@ -140,7 +140,7 @@ async fn create(
     Ok(response)
 }
 
-fn begin(files: &Files, name: &str, start: ExecStart, place: Place) -> Result<Session, Problem> {
+fn begin(files: &Files, name: &str, start: ExecStart, place: DirectoryPlace) -> Result<Session, Problem> {
     if let Some(view) = living(files, name)? {
         let sentence = format!("exec {} holds a session with this name", view.number);
         return Err(Problem::new(Kind::Exists, sentence));
@@ -290,8 +290,9 @@ fn living(files: &Files, name: &str) -> Result<Option<ExecView>, Problem> {
 fn connect(root: &FsPath, id: &str, name: &str) -> Result<(Files, Client), Problem> {
     valid::name("name", name)?;
     let files = files(root, id)?;
-    let place = Place::of(&files)?;
-    let holder = if place == Place::InJail { living(&files, name)?.map(|view| view.number) } else { None };
+    let place = DirectoryPlace::of(&files)?;
+    let holder =
+        if place == DirectoryPlace::InJail { living(&files, name)?.map(|view| view.number) } else { None };
     let held = Held { holder, name };
     match place.connect(&files, held, ANSWER, || true) {
         Ok(client) => return Ok((files, client)),

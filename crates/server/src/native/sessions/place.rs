@@ -21,7 +21,7 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Where the directory of a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DirectoryPlace {
     /// In the record.
     Record,
     /// In the record, for a host that becomes the user of the sandbox.
@@ -38,30 +38,30 @@ pub(super) struct Held<'a> {
     pub(super) name: &'a str,
 }
 
-impl Place {
+impl DirectoryPlace {
     /// Returns the place of the sessions of a sandbox.
     ///
     /// # Errors
     /// When the record cannot be read.
-    pub(super) fn of(files: &Files) -> Result<Place, Problem> {
+    pub(super) fn of(files: &Files) -> Result<DirectoryPlace, Problem> {
         let intent = files.intent().map_err(|error| {
             Problem::new(Kind::Internal, format!("cannot read the record: {}", error_chain(&error)))
         })?;
         Ok(match (intent.profile, intent.identity) {
-            (Some(Profile::Jail), _) => Place::InJail,
-            (_, Some(_)) => Place::OfUser,
-            (_, None) => Place::Record,
+            (Some(Profile::Jail), _) => DirectoryPlace::InJail,
+            (_, Some(_)) => DirectoryPlace::OfUser,
+            (_, None) => DirectoryPlace::Record,
         })
     }
 
     /// Returns the first words of the command of a host.
     pub(super) fn host_words(self, program: OsString, root: &Path) -> Vec<OsString> {
         match self {
-            Place::Record => vec![program, "--root".into(), root.into(), "session-host".into()],
-            Place::OfUser => {
+            DirectoryPlace::Record => vec![program, "--root".into(), root.into(), "session-host".into()],
+            DirectoryPlace::OfUser => {
                 vec![program, "--root".into(), root.into(), "session-host".into(), "--as-user".into()]
             }
-            Place::InJail => {
+            DirectoryPlace::InJail => {
                 vec![JAIL_PROGRAM.into(), "session-host".into(), format!("--base={IN_JAIL}").into()]
             }
         }
@@ -79,7 +79,7 @@ impl Place {
         has_ended: impl Fn() -> bool,
     ) -> Result<Client, ClientError> {
         let Held { holder, name } = held;
-        if self != Place::InJail {
+        if self != DirectoryPlace::InJail {
             return Client::connect_in(files.dir(), files.path(), name, limit, has_ended);
         }
         let missing = || ClientError::Missing { session: name.to_owned() };
