@@ -12,7 +12,7 @@ const MAX_PARAMETER_BYTES: usize = 64;
 /// The modes of a terminal, parsed from its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modes {
-    place: Place,
+    place: ParserState,
     /// The parameters of the current control sequence.
     parameters: Vec<u8>,
     set: Set,
@@ -20,7 +20,7 @@ pub struct Modes {
 
 /// The parser's position in the grammar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     #[default]
     Text,
     /// After ESC.
@@ -68,33 +68,32 @@ impl Modes {
     fn read_byte(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
             // CAN and SUB abort a sequence; ESC starts a new one.
-            (_, 0x18 | 0x1a) | (Place::Command, 0x07) => Place::Text,
-            (_, 0x1b) => Place::Escape,
+            (_, 0x18 | 0x1a) | (ParserState::Command, 0x07) => ParserState::Text,
+            (_, 0x1b) => ParserState::Escape,
             // Other control characters act at once, also within a sequence.
-            (place @ (Place::Text | Place::Command | Place::String), _) | (place, 0x00..=0x1f | 0x7f..) => {
-                place
-            }
-            (Place::Escape | Place::Intermediate, 0x20..=0x2f) => Place::Intermediate,
-            (Place::Intermediate, _) => Place::Text,
-            (Place::Escape, b'[') => {
+            (place @ (ParserState::Text | ParserState::Command | ParserState::String), _)
+            | (place, 0x00..=0x1f | 0x7f..) => place,
+            (ParserState::Escape | ParserState::Intermediate, 0x20..=0x2f) => ParserState::Intermediate,
+            (ParserState::Intermediate, _) => ParserState::Text,
+            (ParserState::Escape, b'[') => {
                 self.parameters.clear();
-                Place::Control
+                ParserState::Control
             }
-            (Place::Escape, b']') => Place::Command,
-            (Place::Escape, b'P' | b'X' | b'^' | b'_') => Place::String,
-            (Place::Escape, last) => {
+            (ParserState::Escape, b']') => ParserState::Command,
+            (ParserState::Escape, b'P' | b'X' | b'^' | b'_') => ParserState::String,
+            (ParserState::Escape, last) => {
                 self.escape(last);
-                Place::Text
+                ParserState::Text
             }
-            (Place::Control, 0x20..=0x3f) => {
+            (ParserState::Control, 0x20..=0x3f) => {
                 if self.parameters.len() <= MAX_PARAMETER_BYTES {
                     self.parameters.push(byte);
                 }
-                Place::Control
+                ParserState::Control
             }
-            (Place::Control, last) => {
+            (ParserState::Control, last) => {
                 self.control(last);
-                Place::Text
+                ParserState::Text
             }
         };
     }
