@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
 
 use super::frames::{ALIVE_SECONDS, Exit, Frame, GREETING, LONGEST, Start};
-use super::queue::{FULL, Taken, give, never_block, take};
+use super::queue::{FULL, ReadResult, give, never_block, take};
 use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, surroundings};
@@ -149,13 +149,13 @@ impl Far {
 
     fn hear(&mut self) -> Result<(), Lost> {
         match take(self.input.as_fd(), FULL) {
-            Taken::Bytes(bytes) => {
+            ReadResult::Bytes(bytes) => {
                 self.received.extend_from_slice(&bytes);
                 self.heard = Instant::now();
                 Ok(())
             }
-            Taken::Nothing => Ok(()),
-            Taken::End => Err(Lost),
+            ReadResult::Nothing => Ok(()),
+            ReadResult::End => Err(Lost),
         }
     }
 }
@@ -277,8 +277,8 @@ fn read<T: std::os::fd::AsFd>(
 ) {
     let Some(fd) = source else { return };
     match take(fd.as_fd(), LONGEST) {
-        Taken::Bytes(bytes) => frames.push(frame(bytes)),
-        Taken::Nothing if !has_ended => {}
-        Taken::Nothing | Taken::End => *source = None,
+        ReadResult::Bytes(bytes) => frames.push(frame(bytes)),
+        ReadResult::Nothing if !has_ended => {}
+        ReadResult::Nothing | ReadResult::End => *source = None,
     }
 }

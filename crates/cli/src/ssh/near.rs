@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::frames::{ALIVE_SECONDS, Exit, Frame, LONGEST, Start, WINDOW, take_greeting};
-use super::queue::{FULL, Taken, give, never_block, take};
+use super::queue::{FULL, ReadResult, give, never_block, take};
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::place::SshHost;
@@ -248,9 +248,9 @@ impl Near {
 
     fn hear(&mut self) -> Result<(), Lost> {
         match take(self.from.as_fd(), FULL) {
-            Taken::Bytes(bytes) => self.received.extend_from_slice(&bytes),
-            Taken::Nothing => return Ok(()),
-            Taken::End => return Err(Lost::Closed),
+            ReadResult::Bytes(bytes) => self.received.extend_from_slice(&bytes),
+            ReadResult::Nothing => return Ok(()),
+            ReadResult::End => return Err(Lost::Closed),
         }
         self.heard = Instant::now();
         if !self.greeted {
@@ -274,12 +274,12 @@ impl Near {
     /// Reads standard input, which may be a file of other processes too: it stays blocking.
     fn read_input(&mut self) {
         match take(io::stdin().as_fd(), LONGEST.min(self.window)) {
-            Taken::Bytes(bytes) => {
+            ReadResult::Bytes(bytes) => {
                 self.window -= bytes.len();
                 Frame::Input(bytes).write(&mut self.sent);
             }
-            Taken::Nothing => {}
-            Taken::End => {
+            ReadResult::Nothing => {}
+            ReadResult::End => {
                 self.input = false;
                 Frame::InputEnd.write(&mut self.sent);
             }
@@ -337,7 +337,7 @@ impl Near {
                 self.count(taken.signal);
             }
             // ssh does not end before all was read.
-            reads = reads && !matches!(take(self.from.as_fd(), FULL), Taken::End);
+            reads = reads && !matches!(take(self.from.as_fd(), FULL), ReadResult::End);
         }
         let _ = self.child.kill();
         None

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub(super) const FULL: usize = 256 << 10;
 
 /// What a read gave.
-pub(super) enum Taken {
+pub(super) enum ReadResult {
     /// Bytes.
     Bytes(Vec<u8>),
     /// Nothing for now.
@@ -26,16 +26,16 @@ pub(super) fn never_block(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// Reads at most `most` bytes. An error counts as the end.
-pub(super) fn take(fd: BorrowedFd<'_>, most: usize) -> Taken {
+pub(super) fn take(fd: BorrowedFd<'_>, most: usize) -> ReadResult {
     let mut buffer = vec![0; most];
     match rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut buffer)) {
-        Ok(0) => Taken::End,
+        Ok(0) => ReadResult::End,
         Ok(count) => {
             buffer.truncate(count);
-            Taken::Bytes(buffer)
+            ReadResult::Bytes(buffer)
         }
-        Err(Errno::AGAIN) => Taken::Nothing,
-        Err(_) => Taken::End,
+        Err(Errno::AGAIN) => ReadResult::Nothing,
+        Err(_) => ReadResult::End,
     }
 }
 
