@@ -24,7 +24,7 @@ const LAST_LINE: u64 = 4 * 1024;
 
 /// A sandbox of the last list.
 #[derive(Debug)]
-struct Seen {
+struct ListedSandbox {
     known: SandboxRef,
     view: View,
     pids: Vec<Pid>,
@@ -35,7 +35,7 @@ pub(super) struct Looker {
     resolver: Resolver,
     meter: Meter,
     rates: CpuRates,
-    seen: HashMap<String, Seen>,
+    seen: HashMap<String, ListedSandbox>,
     /// Read anew with each list: the tables of a network namespace hold all its sockets.
     listeners: Listeners,
 }
@@ -70,7 +70,7 @@ impl Source for Looker {
             let (usage, pids) = self.meter.read(&self.resolver, &known, &view);
             let percent = self.rates.percent(&known.id, &usage, Instant::now());
             rows.push(row(&view, Some(usage), percent, now));
-            self.seen.insert(known.id.clone(), Seen { known, view, pids });
+            self.seen.insert(known.id.clone(), ListedSandbox { known, view, pids });
         }
         self.rates.retain(|id| self.seen.contains_key(id));
         Ok(rows)
@@ -92,7 +92,7 @@ impl Source for Looker {
     }
 
     fn tree(&mut self, id: &str) -> Result<Vec<String>, String> {
-        let Some(Seen { known, view, .. }) = self.seen.get(id) else { return Ok(Vec::new()) };
+        let Some(ListedSandbox { known, view, .. }) = self.seen.get(id) else { return Ok(Vec::new()) };
         let style = Style { pids: true, full: true };
         let members =
             find::members(&self.resolver, known, view, style.full).map_err(|failure| failure.sentence())?;
