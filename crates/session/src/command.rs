@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penfold_process::StartTime;
 use penfold_state::ExitStatus;
 use penfold_state::exit_codes::TIMED_OUT;
-use penfold_state::log::{Drained, Entry, From, PipeState, Reader, Stream, Writer};
+use penfold_state::log::{DrainResult, Entry, From, PipeState, Reader, Stream, Writer};
 use penfold_state::time::now_ms;
 use rustix::process::Signal;
 
@@ -215,7 +215,7 @@ impl Running {
 
 impl Pipe {
     fn drain(&mut self, log: &mut Writer) -> PipeState {
-        let Ok(Drained { bytes, state }) = log.drain(self.stream, self.fd.as_fd()) else {
+        let Ok(DrainResult { bytes, state }) = log.drain(self.stream, self.fd.as_fd()) else {
             return PipeState::End;
         };
         self.bytes += bytes;

@@ -22,7 +22,7 @@ use std::io;
 pub use follow::Waited;
 pub use format::Stream;
 pub use reader::{Entry, From, Reader};
-pub use writer::{Drained, PipeState, Writer};
+pub use writer::{DrainResult, PipeState, Writer};
 
 /// The default size limit of a log.
 pub const USUAL_LIMIT: u64 = 64 << 20;

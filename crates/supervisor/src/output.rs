@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use penfold_state::log::{Drained, PipeState, Stream, Writer};
+use penfold_state::log::{DrainResult, PipeState, Stream, Writer};
 use penfold_state::{Detach, Files, Identity};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
@@ -64,7 +64,7 @@ impl Pipe {
     fn drain_rest(&self, log: &mut Writer) {
         let left = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE_PIPE_BYTES);
         let mut left = u64::try_from(left).unwrap_or(u64::MAX);
-        while let Ok(Drained { bytes, state: PipeState::Open }) = log.drain(self.stream, self.fd.as_fd())
+        while let Ok(DrainResult { bytes, state: PipeState::Open }) = log.drain(self.stream, self.fd.as_fd())
             && bytes < left
         {
             left -= bytes;

@@ -31,7 +31,7 @@ pub struct Writer {
 
 /// The result of [`Writer::drain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainResult {
     /// The number of bytes that were read from the pipe.
     pub bytes: u64,
     /// What the pipe holds now.
@@ -124,7 +124,7 @@ impl Writer {
     ///
     /// # Errors
     /// Those of read(2), except those that mean "empty" or EOF. Bytes read before the error are in the log.
-    pub fn drain(&mut self, stream: Stream, pipe: BorrowedFd<'_>) -> io::Result<Drained> {
+    pub fn drain(&mut self, stream: Stream, pipe: BorrowedFd<'_>) -> io::Result<DrainResult> {
         self.prepare();
         let mut bytes = 0;
         let state = loop {
@@ -146,7 +146,7 @@ impl Writer {
             }
         };
         self.publish();
-        Ok(Drained { bytes, state: state? })
+        Ok(DrainResult { bytes, state: state? })
     }
 
     /// Allocates the buffer without writing zeros: the memory is the kernel's zero page until output needs it.
