@@ -54,17 +54,17 @@ pub fn take(root: &Path, thing: String, id: &Id) -> Result<Name, ClaimError> {
 
 /// A resource of a sandbox without a supervisor. What only its name shows to be the sandbox's is released under its claims: a
 /// sandbox that starts meanwhile makes it only afterwards, and what another sandbox has claimed by then is left alone.
-pub(crate) struct Orphaned {
+pub(crate) struct Orphan {
     root: PathBuf,
     id: String,
     planned: Planned,
     owned: Owned,
 }
 
-impl Orphaned {
+impl Orphan {
     /// The resource of the sandbox `id` of this state root.
-    pub(crate) fn new(root: &Path, id: &str, planned: Planned, owned: Owned) -> Orphaned {
-        Orphaned { root: root.to_owned(), id: id.to_owned(), planned, owned }
+    pub(crate) fn new(root: &Path, id: &str, planned: Planned, owned: Owned) -> Orphan {
+        Orphan { root: root.to_owned(), id: id.to_owned(), planned, owned }
     }
 
     /// Takes the claims of the resource; `None` if another sandbox has one.
@@ -87,7 +87,7 @@ impl Orphaned {
     }
 }
 
-impl Resource for Orphaned {
+impl Resource for Orphan {
     fn describe(&self) -> String {
         self.owned.describe()
     }

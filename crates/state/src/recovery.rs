@@ -15,7 +15,7 @@ use penfold_teardown::{
 };
 use rustix::event::{PollFd, Timespec};
 
-use crate::claims::{self, Orphaned};
+use crate::claims::{self, Orphan};
 use crate::counters::{Counts, Mode};
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
@@ -296,7 +296,7 @@ pub fn owned(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Bo
     let made = planned.map(|planned| {
         let owned = Owned::new(planned.clone(), intent.owner(), &deadline);
         match root {
-            Some(root) => boxed(Orphaned::new(root, &intent.id.short(), planned.clone(), owned)),
+            Some(root) => boxed(Orphan::new(root, &intent.id.short(), planned.clone(), owned)),
             None => boxed(owned),
         }
     });
