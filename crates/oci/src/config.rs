@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::note::{Asked, Engine};
+use crate::note::{Annotations, Engine};
 
 /// The annotation that says what `delete` does about leftovers: `block` or `report`.
 const LEAK: &str = "dev.penfold.leak";
@@ -23,11 +23,11 @@ const REPORT: &str = "report";
 /// The value for commands that end with all that they started.
 const CONTAIN: &str = "contain";
 
-impl Asked {
+impl Annotations {
     /// What holds for containers without annotations, from the values of two variables: engines without annotations set these.
-    pub fn usual(leak: Option<&OsStr>, exec: Option<&OsStr>) -> Asked {
+    pub fn usual(leak: Option<&OsStr>, exec: Option<&OsStr>) -> Annotations {
         let is = |given: Option<&OsStr>, value: &str| given.is_some_and(|given| given == value);
-        Asked { only_reports: is(leak, REPORT), contains_execs: is(exec, CONTAIN) }
+        Annotations { only_reports: is(leak, REPORT), contains_execs: is(exec, CONTAIN) }
     }
 }
 
@@ -100,9 +100,9 @@ impl Config {
     }
 
     /// What the annotations ask for; `usual` holds where there is none.
-    pub(crate) fn asked(&self, usual: Asked) -> Asked {
+    pub(crate) fn asked(&self, usual: Annotations) -> Annotations {
         let asks = |name: &str, value: &str| self.annotations.get(name).map(|given| given == value);
-        Asked {
+        Annotations {
             only_reports: asks(LEAK, REPORT).unwrap_or(usual.only_reports),
             contains_execs: asks(EXEC, CONTAIN).unwrap_or(usual.contains_execs),
         }

@@ -39,7 +39,7 @@ pub use containers::{Noted, complete_refused, end_lost, have_refused, noted};
 pub use delegate::{Delegate, NoDelegate, Surroundings};
 pub use log::{Level, append as log, log_line};
 pub use mounts::MountNamespace;
-pub use note::{Asked, Engine, Note, Notes};
+pub use note::{Annotations, Engine, Note, Notes};
 pub use refused::Refused;
 pub use runtime::{LIMIT, NextStep, Runtime, SHORT_LIMIT};
 pub use words::Words;

@@ -52,7 +52,7 @@ pub struct Note {
     pub engine: Engine,
     /// What its annotations ask for.
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: Annotations,
     /// The boot in which the container was created.
     pub boot_id: String,
     /// The mount namespace from which the engine's state directory was seen; 0 if it could not be told.
@@ -85,7 +85,7 @@ pub enum Engine {
 /// What the annotations of a container ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub struct Annotations {
     /// Whether `delete` only reports what is left.
     pub only_reports: bool,
     /// Whether what an `exec` starts ends with its command.

@@ -20,7 +20,7 @@ use crate::log::Level;
 use crate::members::{Member, Members, pause};
 use crate::mounts::MountNamespace;
 use crate::news;
-use crate::note::{Asked, Engine, Note, Notes};
+use crate::note::{Annotations, Engine, Note, Notes};
 use crate::refused::Refused;
 use crate::words::Words;
 
@@ -78,7 +78,7 @@ pub struct Runtime {
     state_root: PathBuf,
     engine_root: PathBuf,
     /// What containers without annotations ask for.
-    usual: Asked,
+    usual: Annotations,
     /// Writes a sentence to standard error.
     tell: fn(&str),
     begun: Instant,
@@ -131,7 +131,7 @@ impl Runtime {
             all,
             state_root,
             engine_root,
-            usual: Asked::default(),
+            usual: Annotations::default(),
             tell: |_| (),
             begun: Instant::now(),
         }
@@ -139,7 +139,7 @@ impl Runtime {
 
     /// Sets what containers without annotations ask for.
     #[must_use]
-    pub fn with_usual(self, usual: Asked) -> Runtime {
+    pub fn with_usual(self, usual: Annotations) -> Runtime {
         Runtime { usual, ..self }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Asked, Delegate, Level, NextStep, Refused, Runtime, Surroundings, Words};
+use penfold_oci::{Annotations, Delegate, Level, NextStep, Refused, Runtime, Surroundings, Words};
 
 use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
@@ -99,7 +99,7 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         Some(parsed) => {
             let variable = |name: &str| variables::get(OsStr::new(name));
             let surroundings = Surroundings::here(variable("XDG_RUNTIME_DIR"), variable("USER"));
-            let usual = Asked::usual(variable(LEAK).as_deref(), variable(EXEC).as_deref());
+            let usual = Annotations::usual(variable(LEAK).as_deref(), variable(EXEC).as_deref());
             let words = words.to_vec();
             let runtime = Runtime::new(delegate, parsed, words, state_root()?, &surroundings);
             let runtime =
