@@ -19,7 +19,7 @@ use crate::shim;
 
 /// A container with a note.
 #[derive(Debug)]
-pub struct Noted {
+pub struct NotedContainer {
     /// The note.
     pub note: Note,
     /// The file of the note.
@@ -36,14 +36,14 @@ pub struct Noted {
 ///
 /// # Errors
 /// When the notes or a cgroup cannot be read: this does not mean "none".
-pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
+pub fn noted(state_root: &Path) -> io::Result<Vec<NotedContainer>> {
     let notes = Notes::below(state_root);
     let all = notes.all()?;
     let mut found = Vec::new();
     for (file, note) in &all {
         let is_lost = is_lost(note, &all)?;
         let pids = members(note)?.look()?.iter().map(Member::pid).collect();
-        found.push(Noted {
+        found.push(NotedContainer {
             note: note.clone(),
             file: file.clone(),
             pids,

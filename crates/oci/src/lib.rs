@@ -35,7 +35,7 @@ mod runtime;
 mod shim;
 mod words;
 
-pub use containers::{Noted, complete_refused, end_lost, have_refused, noted};
+pub use containers::{NotedContainer, complete_refused, end_lost, have_refused, noted};
 pub use delegate::{Delegate, NoDelegate, Surroundings};
 pub use log::{Level, append as log, log_line};
 pub use mounts::MountNamespace;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penfold_oci::Noted;
+use penfold_oci::NotedContainer;
 use serde::Serialize;
 
 use super::PsArgs;
@@ -29,7 +29,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(one: Noted) -> Shown {
+    fn of(one: NotedContainer) -> Shown {
         let status = match (one.is_lost, one.is_refused, one.pids.is_empty()) {
             (true, _, _) => "lost",
             (false, true, _) => "deleting",
