@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::cgroups;
 use crate::follower::{self, Followed};
-use crate::refused::Refused;
+use crate::refused::VerbError;
 use crate::runtime::{NextStep, Runtime};
 
 /// The beginning of the names of these cgroups.
@@ -22,8 +22,8 @@ const PREFIX: &str = "penfold-exec-";
 
 impl Runtime {
     /// Has the delegate start the command, in a cgroup of its own if the container asks for that.
-    pub(crate) fn exec(&self) -> Result<NextStep, Refused> {
-        let failed = |source| Refused::Exec { id: self.words.id.clone(), source };
+    pub(crate) fn exec(&self) -> Result<NextStep, VerbError> {
+        let failed = |source| VerbError::Exec { id: self.words.id.clone(), source };
         if !self.is_known() {
             return Ok(self.pass_on());
         }
@@ -71,9 +71,9 @@ impl Runtime {
     }
 
     /// Has the delegate start a command, which goes on; returns the exit code of the delegate.
-    fn started(&self, words: &[OsString]) -> Result<u8, Refused> {
+    fn started(&self, words: &[OsString]) -> Result<u8, VerbError> {
         let program = self.delegate().program();
-        let start = |source| Refused::Start { delegate: program.to_owned(), source };
+        let start = |source| VerbError::Start { delegate: program.to_owned(), source };
         let mut child = Command::new(program).args(words).spawn().map_err(start)?;
         match child.wait() {
             Ok(status) => Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),

@@ -40,6 +40,6 @@ pub use delegate::{Delegate, NoDelegate, Surroundings};
 pub use log::{Level, append as log, log_line};
 pub use mounts::MountNamespace;
 pub use note::{Annotations, Engine, Note, Notes};
-pub use refused::Refused;
+pub use refused::VerbError;
 pub use runtime::{LIMIT, NextStep, Runtime, SHORT_LIMIT};
 pub use words::Words;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Why the verb failed; nothing else was changed than the message says.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum VerbError {
     /// The note could not be written, so the container was not created.
     #[error("cannot write the note of container `{id}`: {source}")]
     Note {

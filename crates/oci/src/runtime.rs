@@ -21,7 +21,7 @@ use crate::members::{Member, Members, pause};
 use crate::mounts::MountNamespace;
 use crate::news;
 use crate::note::{Annotations, Engine, Note, Notes};
-use crate::refused::Refused;
+use crate::refused::VerbError;
 use crate::words::Words;
 
 /// `kill` and `delete` answer within this time.
@@ -153,7 +153,7 @@ impl Runtime {
     ///
     /// # Errors
     /// When something is left, cannot be looked at, or the delegate cannot be used.
-    pub fn call(&self) -> Result<NextStep, Refused> {
+    pub fn call(&self) -> Result<NextStep, VerbError> {
         if self.notes().have_refused(Some((&self.engine_root, &self.words.id))) {
             self.follow_refused();
         }
@@ -176,14 +176,14 @@ impl Runtime {
     }
 
     /// Notes the container; then the delegate creates it.
-    fn create(&self) -> Result<NextStep, Refused> {
+    fn create(&self) -> Result<NextStep, VerbError> {
         // The delegate says better than penfold what is wrong with a bundle.
         let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(self.pass_on()) };
         if self.is_known() {
             // The delegate refuses; the note of the container that exists stays.
             return Ok(self.pass_on());
         }
-        let source = |source| Refused::Note { id: self.words.id.clone(), source };
+        let source = |source| VerbError::Note { id: self.words.id.clone(), source };
         let names = Names { id: &self.words.id, cgroups_path: config.cgroups_path() };
         let cgroups = cgroups::usual(&names).map_err(source)?.into_iter().collect();
         let note = Note {
@@ -216,7 +216,7 @@ impl Runtime {
     }
 
     /// Kills all processes, where the end of the first one would leave others.
-    fn kill(&self) -> Result<NextStep, Refused> {
+    fn kill(&self) -> Result<NextStep, VerbError> {
         if !self.words.is_sigkill() || !self.is_known() {
             return Ok(self.pass_on());
         }
@@ -240,7 +240,7 @@ impl Runtime {
     }
 
     /// Deletes the container. If that fails, the mark has it ended later: the engine may have forgotten the container by then.
-    fn delete(&self) -> Result<NextStep, Refused> {
+    fn delete(&self) -> Result<NextStep, VerbError> {
         let container = self.find()?;
         let note = container.note.clone().filter(|_| self.words.force || container.is_over());
         let answer = self.delete_found(container);
@@ -252,7 +252,7 @@ impl Runtime {
         answer
     }
 
-    fn delete_found(&self, mut container: Container) -> Result<NextStep, Refused> {
+    fn delete_found(&self, mut container: Container) -> Result<NextStep, VerbError> {
         let limits = container.limits();
         let known = self.is_known();
         if !known && container.note.is_none() {
@@ -288,7 +288,7 @@ impl Runtime {
     }
 
     /// Looks for the last time, and removes the note.
-    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<NextStep, Refused> {
+    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<NextStep, VerbError> {
         let limits = container.limits();
         let soon = (self.begun + limits.looked).min(Instant::now() + limits.dying);
         let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
@@ -313,7 +313,7 @@ impl Runtime {
         Ok(NextStep::Exit(0))
     }
 
-    pub(crate) fn find(&self) -> Result<Container, Refused> {
+    pub(crate) fn find(&self) -> Result<Container, VerbError> {
         let id = &self.words.id;
         let note = match self.notes().read(&self.engine_root, id) {
             // What the delegate knows is enough for an end.
@@ -386,9 +386,9 @@ impl Runtime {
     }
 
     /// Runs the delegate as a child; returns its exit code.
-    fn delegated(&self, limits: Limits) -> Result<u8, Refused> {
+    fn delegated(&self, limits: Limits) -> Result<u8, VerbError> {
         let program = self.delegate.program();
-        let start = |source| Refused::Start { delegate: program.to_owned(), source };
+        let start = |source| VerbError::Start { delegate: program.to_owned(), source };
         // Whatever the delegate starts can then be ended, although it lost its parent.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|errno| start(errno.into()))?;
@@ -400,25 +400,25 @@ impl Runtime {
         let left = (self.begun + limits.delegated).saturating_duration_since(Instant::now());
         if !pause(&[PollFd::new(&pidfd, PollFlags::IN)], left) {
             kill_descendants(self.begun + limits.looked);
-            return Err(Refused::Slow { id: self.words.id.clone(), delegate: program.to_owned() });
+            return Err(VerbError::Slow { id: self.words.id.clone(), delegate: program.to_owned() });
         }
         let code = child.wait().map_err(start)?.code();
         Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     }
 
     /// Counts and publishes what is left.
-    fn refuse(&self, members: &[Member], cgroups: &[PathBuf]) -> Refused {
+    fn refuse(&self, members: &[Member], cgroups: &[PathBuf]) -> VerbError {
         let left = words_of(members, cgroups);
         self.publish(&left, "refused");
-        Refused::Left { id: self.words.id.clone(), left, forced: self.words.force }
+        VerbError::Left { id: self.words.id.clone(), left, forced: self.words.force }
     }
 
     pub(crate) fn publish(&self, left: &str, outcome: &str) {
         news::publish(&self.state_root, &self.words.id, left, outcome);
     }
 
-    pub(crate) fn unseen(&self, source: io::Error) -> Refused {
-        Refused::Look { id: self.words.id.clone(), source }
+    pub(crate) fn unseen(&self, source: io::Error) -> VerbError {
+        VerbError::Look { id: self.words.id.clone(), source }
     }
 
     /// The file for the pid of a command, where the engine wants none.

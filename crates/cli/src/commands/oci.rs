@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Annotations, Delegate, Level, NextStep, Refused, Runtime, Surroundings, Words};
+use penfold_oci::{Annotations, Delegate, Level, NextStep, Runtime, Surroundings, VerbError, Words};
 
 use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
@@ -133,10 +133,10 @@ fn state_root() -> Result<PathBuf, Failure> {
     Ok(surroundings::root(&global))
 }
 
-fn failure(refused: &Refused) -> Failure {
+fn failure(refused: &VerbError) -> Failure {
     let failure = Failure::new(FailureKind::Other, refused.to_string());
     match refused {
-        Refused::Left { id, forced: false, .. } => failure.hint(format!("penfold oci delete --force {id}")),
+        VerbError::Left { id, forced: false, .. } => failure.hint(format!("penfold oci delete --force {id}")),
         _ => failure,
     }
 }
