@@ -9,7 +9,7 @@ use penfold_state::events::EventKind;
 use penfold_state::evidence::fingerprints;
 use penfold_state::launch::is_own_failure;
 use penfold_state::state::Status;
-use penfold_sys::signal::{SignalFd, Signalled, signal};
+use penfold_sys::signal::{SignalFd, SignalRecord, signal};
 use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
@@ -435,7 +435,7 @@ impl Supervised {
 }
 
 /// Returns the sender of a SIGTERM to this process. The standby forwards those of others, whose senders are unknown.
-fn sender(signalled: &Signalled) -> Option<Requester> {
+fn sender(signalled: &SignalRecord) -> Option<Requester> {
     let pid = i32::try_from(signalled.sender).ok().filter(|&pid| pid > 0)?;
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
     (parent != Some(pid)).then(|| Requester {

@@ -137,7 +137,7 @@ pub fn pipe_inherited_ignored() -> bool {
 
 /// A signal read from a [`SignalFd`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signalled {
+pub struct SignalRecord {
     /// The number of the signal.
     pub signal: i32,
     /// Whether the kernel sent the signal (as for a terminal's Ctrl-C), rather than a process with `kill`.
@@ -235,7 +235,7 @@ impl SignalFd {
     ///
     /// # Errors
     /// Those of read(2) but `EAGAIN`, which is `None`.
-    pub fn take(&self) -> io::Result<Option<Signalled>> {
+    pub fn take(&self) -> io::Result<Option<SignalRecord>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: `info` is valid for writes of its size.
@@ -251,7 +251,14 @@ impl SignalFd {
         let is_queued = info.ssi_code == libc::SI_QUEUE;
         let carried = if is_queued { self::signal(info.ssi_int) } else { None };
         let value = if is_queued { info.ssi_ptr } else { 0 };
-        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, uid: info.ssi_uid, carried, value }))
+        Ok(Some(SignalRecord {
+            signal,
+            from_kernel,
+            sender: info.ssi_pid,
+            uid: info.ssi_uid,
+            carried,
+            value,
+        }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use penfold_state::Requester;
-use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
+use penfold_sys::signal::{self, SignalFd, SignalRecord, SignalSet};
 use rustix::process::Signal;
 
 use super::{Keys, Launcher, SupervisorHandle};
@@ -115,8 +115,8 @@ impl Launcher {
         }
     }
 
-    fn request(&mut self, signalled: Signalled) -> Option<Request> {
-        let Signalled { signal, from_kernel, sender, carried, .. } = signalled;
+    fn request(&mut self, signalled: SignalRecord) -> Option<Request> {
+        let SignalRecord { signal, from_kernel, sender, carried, .. } = signalled;
         // This process caused the signal itself: a record larger than `RLIMIT_FSIZE` raises SIGXFSZ.
         if u32::try_from(rustix::process::getpid().as_raw_nonzero().get()) == Ok(sender) {
             return None;
@@ -152,7 +152,7 @@ impl Launcher {
 }
 
 /// Returns who sent a signal.
-fn sender(signalled: &Signalled) -> Requester {
+fn sender(signalled: &SignalRecord) -> Requester {
     let key = match signalled.signal {
         number if number == Signal::INT.as_raw() => Some("Ctrl-C"),
         number if number == Signal::QUIT.as_raw() => Some("Ctrl-\\"),
