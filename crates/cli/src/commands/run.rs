@@ -266,7 +266,7 @@ struct Started {
     name: String,
     directory: Option<PathBuf>,
     plan: unit::Plan,
-    asked: unit::Asked,
+    asked: unit::CgroupNeeds,
     /// What the start waits for.
     ready: Option<ready::Wait>,
 }
@@ -278,7 +278,7 @@ pub(crate) struct Ended {
     pub(crate) name: String,
     pub(crate) directory: Option<PathBuf>,
     plan: unit::Plan,
-    asked: unit::Asked,
+    asked: unit::CgroupNeeds,
 }
 
 /// Refuses what belongs to penfold's user alone, together with another user for the command.
@@ -328,7 +328,7 @@ fn start(
         wrapper = as_user::words(&user.identity, asked.scratch);
     }
     let mut plan = unit::plan(&asked, caller.detach)?;
-    let needs = unit::Asked::of(&asked);
+    let needs = unit::CgroupNeeds::of(&asked);
     unit::check_limits(&plan, &needs, &name)?;
     let probe = values.probe.clone().map(|probe| (probe, values.ready_timeout));
     let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();

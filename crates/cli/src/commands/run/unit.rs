@@ -32,11 +32,11 @@ pub(crate) enum Plan {
     /// That of the caller, which may end it.
     Stay(Option<String>),
     /// A scope of its own.
-    Scope(Wanted),
+    Scope(ScopePlan),
 }
 
 /// A scope that is asked for.
-pub(crate) struct Wanted {
+pub(crate) struct ScopePlan {
     manager: Manager,
     slice: Option<String>,
     /// Whether the sandbox does not start without the scope.
@@ -46,16 +46,16 @@ pub(crate) struct Wanted {
     taken: Option<Result<Scope, ScopeError>>,
 }
 
-impl Wanted {
-    fn of(caller: Option<&Caller>, manager: Manager) -> Wanted {
+impl ScopePlan {
+    fn of(caller: Option<&Caller>, manager: Manager) -> ScopePlan {
         let slice = caller.filter(|caller| caller.manager == manager).and_then(|caller| caller.slice.clone());
-        Wanted { manager, slice, is_required: false, warning: None, taken: None }
+        ScopePlan { manager, slice, is_required: false, warning: None, taken: None }
     }
 }
 
 /// Decides whether to ask for a scope. In the foreground nothing is read, unless a flag or the variable asks for more.
 pub(crate) fn plan(spec: &SandboxSpec, is_detached: bool) -> Result<Plan, Failure> {
-    let asked = Asked::of(spec);
+    let asked = CgroupNeeds::of(spec);
     let variable = variables::get(OsStr::new(VARIABLE)).filter(|value| !value.is_empty());
     let configured = match variable.filter(|_| spec.unit.is_none()) {
         None => None,
@@ -90,7 +90,7 @@ pub(crate) fn plan(spec: &SandboxSpec, is_detached: bool) -> Result<Plan, Failur
     let caller = Caller::of(&String::from_utf8_lossy(own));
     match manager {
         Some(manager) => {
-            Ok(Plan::Scope(Wanted { is_required: true, ..Wanted::of(caller.as_ref(), manager) }))
+            Ok(Plan::Scope(ScopePlan { is_required: true, ..ScopePlan::of(caller.as_ref(), manager) }))
         }
         None => Ok(caller
             .filter(|_| penfold_unit::is_booted())
@@ -103,7 +103,7 @@ fn refused(why: &str) -> Failure {
 }
 
 /// Decides for `--unit auto`, where systemd runs and the caller is in a unit.
-fn auto(asked: &Asked, is_detached: bool, caller: &Caller) -> Plan {
+fn auto(asked: &CgroupNeeds, is_detached: bool, caller: &Caller) -> Plan {
     let limits = asked.limits;
     // Where cgroup v1 has a controller, no scope has it.
     let has_limits =
@@ -115,13 +115,13 @@ fn auto(asked: &Asked, is_detached: bool, caller: &Caller) -> Plan {
         let manager = if is_root { Manager::System } else { Manager::User };
         // Without the scope the start fails anyway, and this error has both reasons.
         let is_required = !has_limits || (!can_stay && asked.contain == Containment::Cgroup);
-        Wanted { is_required, ..Wanted::of(Some(caller), manager) }
+        ScopePlan { is_required, ..ScopePlan::of(Some(caller), manager) }
     };
     match caller.kind {
         _ if !has_limits => Plan::Scope(wanted()),
         // The next life of a sandbox does not stay in the scope of the former one.
         UnitKind::Scope if is_detached && ScopeDir::is_unit(&caller.unit) => {
-            Plan::Scope(Wanted { is_required: true, ..wanted() })
+            Plan::Scope(ScopePlan { is_required: true, ..wanted() })
         }
         UnitKind::Session if is_detached => Plan::Scope(wanted()),
         UnitKind::Service if is_detached => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
@@ -131,7 +131,7 @@ fn auto(asked: &Asked, is_detached: bool, caller: &Caller) -> Plan {
 }
 
 /// Decides for a detached sandbox of a service. `place` is its cgroup, if sandboxes can be made there.
-fn in_service(caller: &Caller, place: Option<&Path>, wanted: impl FnOnce() -> Wanted) -> Plan {
+fn in_service(caller: &Caller, place: Option<&Path>, wanted: impl FnOnce() -> ScopePlan) -> Plan {
     // Only a delegated cgroup is writable for others than root.
     if place.is_some_and(|place| caller.is_delegated(place) || !rustix::process::geteuid().is_root()) {
         return Plan::Stay(None);
@@ -152,7 +152,7 @@ fn in_service(caller: &Caller, place: Option<&Path>, wanted: impl FnOnce() -> Wa
         ),
     };
     if ends_soon || place.is_none() {
-        return Plan::Scope(Wanted { warning, ..wanted() });
+        return Plan::Scope(ScopePlan { warning, ..wanted() });
     }
     Plan::Stay(warning)
 }
@@ -189,19 +189,19 @@ fn described(id: &str, name: Option<&str>) -> String {
 
 /// What the user asked for that needs a cgroup.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct CgroupNeeds {
     contain: Containment,
     limits: Limits,
 }
 
-impl Asked {
-    pub(crate) fn of(spec: &SandboxSpec) -> Asked {
-        Asked { contain: spec.contain.unwrap_or_default(), limits: limits(spec) }
+impl CgroupNeeds {
+    pub(crate) fn of(spec: &SandboxSpec) -> CgroupNeeds {
+        CgroupNeeds { contain: spec.contain.unwrap_or_default(), limits: limits(spec) }
     }
 }
 
 /// Checks that the limits can be held where the caller is. An end of another sandbox by `--replace` comes later.
-pub(crate) fn check_limits(plan: &Plan, asked: &Asked, command: &str) -> Result<(), Failure> {
+pub(crate) fn check_limits(plan: &Plan, asked: &CgroupNeeds, command: &str) -> Result<(), Failure> {
     if asked.limits.is_empty() || matches!(plan, Plan::Scope(_)) {
         return Ok(());
     }
@@ -213,9 +213,9 @@ pub(crate) fn check_limits(plan: &Plan, asked: &Asked, command: &str) -> Result<
 }
 
 /// Adds the reason why there is no scope, and the hint that `doctor` shows.
-pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
+pub(crate) fn explain(plan: &Plan, asked: &CgroupNeeds, failure: Failure) -> Failure {
     let failure = match plan {
-        Plan::Scope(Wanted { taken: Some(Err(error)), is_required: true, .. }) => {
+        Plan::Scope(ScopePlan { taken: Some(Err(error)), is_required: true, .. }) => {
             failure.because(error_chain(error))
         }
         _ => failure,
@@ -225,7 +225,7 @@ pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
     }
     if !asked.limits.is_empty() {
         return match (plan, LimitedPlace::find_here(&asked.limits)) {
-            (Plan::Scope(Wanted { taken: Some(Ok(scope)), .. }), _) => {
+            (Plan::Scope(ScopePlan { taken: Some(Ok(scope)), .. }), _) => {
                 let lacks = asked.limits.controllers().any(|wanted| !wanted.is_in(&scope.controllers));
                 if lacks { failure.hint(mend_scope_limits()) } else { failure }
             }
@@ -246,16 +246,16 @@ pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
 pub(crate) fn warn(global: &Global, plan: &Plan, id: &str, detached: bool) {
     let warning = match plan {
         Plan::Stay(warning) => warning.clone(),
-        Plan::Scope(Wanted { taken: Some(Ok(scope)), .. }) => (scope.lingers == Some(false) && detached)
+        Plan::Scope(ScopePlan { taken: Some(Ok(scope)), .. }) => (scope.lingers == Some(false) && detached)
             .then(|| "logout ends it, since linger is off: see `loginctl enable-linger`".to_owned()),
-        Plan::Scope(Wanted { taken: Some(Err(error)), warning, .. }) => {
+        Plan::Scope(ScopePlan { taken: Some(Err(error)), warning, .. }) => {
             let reason = error_chain(error);
             Some(match warning {
                 Some(warning) => format!("{reason}; {warning}"),
                 None => format!("{reason}; see `penfold doctor`"),
             })
         }
-        Plan::Scope(Wanted { taken: None, .. }) => None,
+        Plan::Scope(ScopePlan { taken: None, .. }) => None,
     };
     if let Some(warning) = warning.filter(|_| !global.quiet) {
         output::message(&format!("penfold: sandbox {id}: {warning}\n"));
