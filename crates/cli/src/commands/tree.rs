@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::sandboxes::find::{self, Among, Chosen};
+use crate::sandboxes::find::{self, Among, ChosenSandboxes};
 use crate::sandboxes::here::Here;
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
@@ -63,7 +63,7 @@ struct Grown<'a> {
 pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
     let here = Here::new(global);
     let chosen = if args.ids.is_empty() {
-        Chosen { found: find::list(&here.resolver, Among::Living)?, exit: exit_codes::SUCCESS }
+        ChosenSandboxes { found: find::list(&here.resolver, Among::Living)?, exit: exit_codes::SUCCESS }
     } else {
         find::choose(global, &here, &args.ids)?
     };

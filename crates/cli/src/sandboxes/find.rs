@@ -107,7 +107,7 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
 
 /// The named sandboxes with their views.
 #[derive(Debug)]
-pub(crate) struct Chosen<S> {
+pub(crate) struct ChosenSandboxes<S> {
     /// The sandboxes in the order of the arguments.
     pub(crate) found: Vec<(S, View)>,
     /// The exit code of the first argument that selects no sandbox, else success.
@@ -122,8 +122,9 @@ pub(crate) fn choose<S: Sandboxes>(
     global: &Global,
     sandboxes: &S,
     ids: &[String],
-) -> Result<Chosen<S::Sandbox>, Failure> {
-    let mut chosen: Chosen<S::Sandbox> = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
+) -> Result<ChosenSandboxes<S::Sandbox>, Failure> {
+    let mut chosen: ChosenSandboxes<S::Sandbox> =
+        ChosenSandboxes { found: Vec::new(), exit: exit_codes::SUCCESS };
     let coloured = global.color.wanted(&std::io::stderr());
     for word in read_words(ids)? {
         let seen = sandboxes.find(&word).map_err(Miss::into_failure).and_then(|sandbox| {
