@@ -116,16 +116,16 @@ impl PsArgs {
 const NARROW: Narrow<'_> = Narrow { left_out: &["STARTED", "MEM", "CPU"], cut: "NAME" };
 
 /// A sandbox in a list.
-pub(crate) struct Listed {
+pub(crate) struct ListedRow {
     view: View,
     home: Option<UserHome>,
     usage: Option<Numbers>,
     ports: Option<Vec<Port>>,
 }
 
-impl From<View> for Listed {
-    fn from(view: View) -> Listed {
-        Listed { view, home: None, usage: None, ports: None }
+impl From<View> for ListedRow {
+    fn from(view: View) -> ListedRow {
+        ListedRow { view, home: None, usage: None, ports: None }
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         let listed = |(known, view): (SandboxRef, View)| {
             let usage = numbers.get(&known.id).copied();
             let ports = listeners.as_mut().map(|listeners| ports(listeners, &resolver, &known, &view));
-            Listed { usage, ports, ..view.into() }
+            ListedRow { usage, ports, ..view.into() }
         };
         Ok(found.into_iter().map(listed).collect())
     })
@@ -192,7 +192,7 @@ fn ports(listeners: &mut Listeners, resolver: &Resolver, known: &SandboxRef, see
 pub(crate) fn list(
     global: &Global,
     args: &PsArgs,
-    mut look: impl FnMut(Among) -> Result<Vec<Listed>, Failure>,
+    mut look: impl FnMut(Among) -> Result<Vec<ListedRow>, Failure>,
 ) -> Result<u8, Failure> {
     loop {
         let found = found(args, &mut look)?;
@@ -218,14 +218,14 @@ pub(crate) fn list(
 
 fn found(
     args: &PsArgs,
-    look: impl FnOnce(Among) -> Result<Vec<Listed>, Failure>,
-) -> Result<Vec<Listed>, Failure> {
+    look: impl FnOnce(Among) -> Result<Vec<ListedRow>, Failure>,
+) -> Result<Vec<ListedRow>, Failure> {
     let among = if args.all || args.latest || args.last.is_some() || args.filters.wants_ended() {
         Among::Every
     } else {
         Among::Living
     };
-    let mut found: Vec<Listed> = look(among)?;
+    let mut found: Vec<ListedRow> = look(among)?;
     found.retain(|listed| args.filters.match_all(&listed.view));
     // The newest first, as in docker.
     found.reverse();
@@ -236,14 +236,14 @@ fn found(
 }
 
 /// A JSON array with one sandbox per line.
-fn json(found: &[Listed]) -> Result<String, WriteError> {
+fn json(found: &[ListedRow]) -> Result<String, WriteError> {
     Ok(format!("[{}]\n", json_lines(found)?.join(",\n")))
 }
 
 /// Each sandbox as a JSON object in a line.
-fn json_lines(found: &[Listed]) -> Result<Vec<String>, WriteError> {
-    let row = |listed: &Listed| {
-        let Listed { view, home, usage, ports } = listed;
+fn json_lines(found: &[ListedRow]) -> Result<Vec<String>, WriteError> {
+    let row = |listed: &ListedRow| {
+        let ListedRow { view, home, usage, ports } = listed;
         serde_json::to_string(&Row {
             home: home.as_ref(),
             usage: *usage,
@@ -254,12 +254,12 @@ fn json_lines(found: &[Listed]) -> Result<Vec<String>, WriteError> {
     found.iter().map(row).collect::<Result<_, _>>().map_err(WriteError::Json)
 }
 
-fn table(found: &[Listed], args: &PsArgs, coloured: bool) -> String {
+fn table(found: &[ListedRow], args: &PsArgs, coloured: bool) -> String {
     let user = args.all_users.then(|| "USER".to_owned());
     let numbers = args.stats.then_some(columns::HEADINGS.map(str::to_owned));
     let heading = ["ID", "NAME", "STATUS", "STARTED"].map(str::to_owned);
     let now = now_ms();
-    let rows = found.iter().map(|Listed { view, home, usage, ports }| {
+    let rows = found.iter().map(|ListedRow { view, home, usage, ports }| {
         let command = template::printable(&template::command(view));
         let cells = [
             view.id.clone(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use penfold_control::all_users;
 use penfold_state::error_chain;
 
-use super::{Listed, PsArgs, list};
+use super::{ListedRow, PsArgs, list};
 use crate::args::verb::Global;
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -33,7 +33,7 @@ pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
                 Ok(views) => found.extend(views.into_iter().map(|view| {
                     let user = names.get(&root.user).cloned();
                     let home = UserHome { uid: root.user, user, root: root.path.clone() };
-                    Listed { home: Some(home), ..view.into() }
+                    ListedRow { home: Some(home), ..view.into() }
                 })),
                 Err(error) => {
                     unread.set(true);
