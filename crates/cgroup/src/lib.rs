@@ -52,5 +52,5 @@ pub use leaf::{Cgroup, Error, KillFailed, KilledLeaf, Leaf, RemoveFailed, Usage}
 pub use limits::{LimitError, LimitedPlace, Limits};
 pub use membership::Membership;
 pub use oom::Shortages;
-pub use place::{Located, NoPlace, Place};
+pub use place::{CallerCgroup, NoPlace, Place};
 pub use readings::Readings;

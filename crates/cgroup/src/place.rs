@@ -72,7 +72,7 @@ pub enum NoPlace {
 
 /// The caller's own cgroup, derived from text without touching the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located {
+pub struct CallerCgroup {
     /// The directory of the cgroup.
     pub path: PathBuf,
     /// The cgroup, as `/proc/<pid>/cgroup` shows it.
@@ -92,7 +92,7 @@ impl Place {
     /// directory.
     ///
     /// Of the mounts that contain the cgroup, the last one wins, because later mounts cover earlier ones.
-    pub fn locate(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<Located, NoPlace> {
+    pub fn locate(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<CallerCgroup, NoPlace> {
         let mut why = None;
         let found = candidates(mountinfo, self_cgroup)?.find_map(|candidate| match candidate {
             Ok(located) => Some(located),
@@ -140,7 +140,7 @@ impl Place {
     /// cgroups, cgroups(7).
     pub fn at(path: &Path) -> Result<Self, NoPlace> {
         let mountinfo = read_proc(c"/proc/self/mountinfo")?;
-        Self::open(Located { path: path.to_owned(), cgroup: cgroup_at(&mountinfo, path)? })
+        Self::open(CallerCgroup { path: path.to_owned(), cgroup: cgroup_at(&mountinfo, path)? })
     }
 
     /// Returns the directory of the place.
@@ -165,7 +165,7 @@ impl Place {
         Self { dir, path: path.to_owned(), cgroup: "/fake".to_owned() }
     }
 
-    pub(crate) fn open(Located { path, cgroup }: Located) -> Result<Self, NoPlace> {
+    pub(crate) fn open(CallerCgroup { path, cgroup }: CallerCgroup) -> Result<Self, NoPlace> {
         let dir = match dir::open_absolute(&path) {
             Ok(dir) => dir,
             Err(errno) => return Err(NoPlace::Io { path, source: errno.into() }),
@@ -190,7 +190,7 @@ const ROOT_INODE: u64 = 1;
 /// Finds the own cgroup without the list of mounts, if the result is certain.
 ///
 /// That is so in the initial cgroup namespace, if the mount shows the root of the hierarchy: paths begin at that root.
-fn in_usual_spot(self_cgroup: &[u8]) -> Option<Located> {
+fn in_usual_spot(self_cgroup: &[u8]) -> Option<CallerCgroup> {
     if rustix::fs::stat(c"/proc/self/ns/cgroup").ok()?.st_ino != INIT_CGROUP_NAMESPACE {
         return None;
     }
@@ -200,7 +200,10 @@ fn in_usual_spot(self_cgroup: &[u8]) -> Option<Located> {
         rustix::fs::statfs(*spot).is_ok_and(|fs| dir::is_cgroup2_type(fs.f_type))
             && rustix::fs::stat(*spot).is_ok_and(|root| root.st_ino == ROOT_INODE)
     })?;
-    Some(Located { path: below_mount(mount_point.into(), own.strip_prefix('/')?), cgroup: own.to_owned() })
+    Some(CallerCgroup {
+        path: below_mount(mount_point.into(), own.strip_prefix('/')?),
+        cgroup: own.to_owned(),
+    })
 }
 
 fn below_mount(mount_point: PathBuf, rest: impl AsRef<Path>) -> PathBuf {
@@ -256,7 +259,7 @@ fn writable(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
 fn candidates(
     mountinfo: &[u8],
     self_cgroup: &[u8],
-) -> Result<impl Iterator<Item = Result<Located, NoPlace>>, NoPlace> {
+) -> Result<impl Iterator<Item = Result<CallerCgroup, NoPlace>>, NoPlace> {
     let mounts: Vec<Mount> =
         mountinfo::of_type(mountinfo, b"cgroup2").collect::<Result<_, mountinfo::ParseError>>()?;
     if mounts.is_empty() {
@@ -267,7 +270,7 @@ fn candidates(
     Ok(mounts.into_iter().rev().map(move |mount| below(mount, &own)))
 }
 
-fn below(mount: Mount, cgroup: &str) -> Result<Located, NoPlace> {
+fn below(mount: Mount, cgroup: &str) -> Result<CallerCgroup, NoPlace> {
     // From inside a namespace, roots look like `/..`: such paths say where a cgroup is, but do not lead to it.
     let hidden = Path::new(cgroup).components().any(|part| part == std::path::Component::ParentDir);
     // After a loss, a name that is not UTF-8 could not be told from other names.
@@ -282,7 +285,7 @@ fn below(mount: Mount, cgroup: &str) -> Result<Located, NoPlace> {
         return Err(NoPlace::ReadOnly { mount_point: mount.mount_point });
     }
     let path = below_mount(mount.mount_point, rest);
-    Ok(Located { path, cgroup: cgroup.to_owned() })
+    Ok(CallerCgroup { path, cgroup: cgroup.to_owned() })
 }
 
 /// Returns the cgroup of a directory, as `/proc/<pid>/cgroup` would show it.

@@ -12,7 +12,7 @@ use super::subtree::{enable, support};
 use super::{Limits, files};
 use crate::dir;
 use crate::membership::Membership;
-use crate::place::{Located, NoPlace, Place};
+use crate::place::{CallerCgroup, NoPlace, Place};
 
 /// The beginning of the name of each leaf of a sandbox or an exec.
 pub const LEAF_PREFIX: &str = "penfold-";
@@ -79,7 +79,7 @@ fn own_cgroup() -> Result<Vec<u8>, NoPlace> {
         .map_err(|errno| NoPlace::Io { path: PathBuf::from("/proc/self/cgroup"), source: errno.into() })
 }
 
-fn locate(cgroup: &[u8]) -> Result<Located, NoPlace> {
+fn locate(cgroup: &[u8]) -> Result<CallerCgroup, NoPlace> {
     let mountinfo = dir::read_proc(c"/proc/self/mountinfo")
         .map_err(|errno| NoPlace::Io { path: PathBuf::from("/proc/self/mountinfo"), source: errno.into() })?;
     Place::locate(&mountinfo, cgroup)
@@ -95,13 +95,13 @@ fn on_v2(own: &[u8], wanted: &Limits) -> Result<(), LimitError> {
 }
 
 struct Choice {
-    at: Located,
+    at: CallerCgroup,
     limits: Limits,
     missing: Vec<Controller>,
 }
 
 /// Chooses between the own cgroup and the one above.
-fn choose(own: Located, wanted: &Limits, is_delegated: fn(&Path) -> bool) -> Result<Choice, LimitError> {
+fn choose(own: CallerCgroup, wanted: &Limits, is_delegated: fn(&Path) -> bool) -> Result<Choice, LimitError> {
     let refused = match support(&own.path, wanted.controllers()) {
         Ok(missing) => return Ok(Choice { at: own, limits: *wanted, missing }),
         Err(error) => error,
@@ -116,7 +116,7 @@ fn choose(own: Located, wanted: &Limits, is_delegated: fn(&Path) -> bool) -> Res
 ///
 /// The unit of the caller must contain it and be delegated, since the manager owns everything else. The leaf of an
 /// enclosing sandbox must contain it too, or the members of the new leaf would escape.
-fn above(own: &Located, is_delegated: fn(&Path) -> bool) -> Option<Located> {
+fn above(own: &CallerCgroup, is_delegated: fn(&Path) -> bool) -> Option<CallerCgroup> {
     let (cgroup, name) = own.cgroup.rsplit_once('/')?;
     if name.is_empty() || own.path.file_name()? != name || is_bound(name) {
         return None;
@@ -137,7 +137,7 @@ fn above(own: &Located, is_delegated: fn(&Path) -> bool) -> Option<Located> {
         directory = directory.parent().unwrap_or(directory);
     }
     let cgroup = if cgroup.is_empty() { "/" } else { cgroup };
-    Some(Located { path: path.to_owned(), cgroup: cgroup.to_owned() })
+    Some(CallerCgroup { path: path.to_owned(), cgroup: cgroup.to_owned() })
 }
 
 /// Tells whether a cgroup with this name contains its processes: nothing of theirs is made beside it.

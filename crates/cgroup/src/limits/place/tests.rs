@@ -47,7 +47,7 @@ impl Tree {
         delegated: bool,
     ) -> Result<(String, Limits, String), String> {
         let path = if cgroup.is_empty() { self.0.path().to_owned() } else { self.path(cgroup) };
-        let own = Located { path, cgroup: format!("/{cgroup}") };
+        let own = CallerCgroup { path, cgroup: format!("/{cgroup}") };
         let is_delegated: fn(&Path) -> bool = if delegated { |_| true } else { |_| false };
         match choose(own, wanted, is_delegated) {
             Ok(Choice { at, limits, missing }) => {
