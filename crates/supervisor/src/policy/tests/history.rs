@@ -111,7 +111,7 @@ impl History {
                 answer = Some(Answer::Done);
             }
             Input::Asked(Request::OwnerGone) if self.kind() == LeaderKind::Adopted => {
-                answer = Some(Answer::Done)
+                answer = Some(Answer::Done);
             }
             Input::Asked(Request::StdinClosed { .. }) if self.kind() != LeaderKind::Foreground => {
                 answer = Some(Answer::Refused("the sandbox does not run in the foreground".to_owned()));
