@@ -8,7 +8,8 @@ use penfold_fuzz::{Route, ask};
 use serde_json::Value;
 
 static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
-    let description: Value = serde_json::from_str(include_str!("../../docs/openapi.json")).expect("it is JSON");
+    let description: Value =
+        serde_json::from_str(include_str!("../../docs/openapi.json")).expect("it is JSON");
     let paths = description["paths"].as_object().expect("it has paths").iter();
     let route = |(path, item): (&String, &Value)| {
         let methods = item.as_object().expect("a path has methods").keys();

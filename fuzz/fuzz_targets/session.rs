@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use penfold_session::protocol::{Answer, CommandEnd, Request, Run, Snapshot};
+use penfold_session::protocol::{CommandEnd, Request, Run, SessionAnswer, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -43,7 +43,7 @@ fn unquoted(text: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     reads_back::<Request>(data);
-    reads_back::<Answer>(data);
+    reads_back::<SessionAnswer>(data);
     reads_back::<CommandEnd>(data);
     reads_back::<Snapshot>(data);
     if let Some(run) = reads_back::<Run>(data)

@@ -60,7 +60,9 @@ pub fn ask(routes: &[Route], data: &[u8]) -> Option<Answer> {
     if !has_type {
         sent.extend_from_slice(b"content-type: application/json\r\n");
     }
-    sent.extend_from_slice(format!("x-penfold-token: {TOKEN}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes());
+    sent.extend_from_slice(
+        format!("x-penfold-token: {TOKEN}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(),
+    );
     sent.extend_from_slice(body);
     let said = edge(|edge| edge.answers(&sent, true));
     let (answer, rest) = Answer::parse(&said);
@@ -85,7 +87,14 @@ fn is_header(line: &[u8]) -> bool {
     let name = line[..end].to_ascii_lowercase();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
     let framing: [&[u8]; 9] = [
-        b"content-length", b"transfer-encoding", b"connection", b"expect", b"upgrade", b"host", b"te", b"trailer",
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"expect",
+        b"upgrade",
+        b"host",
+        b"te",
+        b"trailer",
         b"x-penfold-token",
     ];
     !name.is_empty()
@@ -109,8 +118,10 @@ impl Answer {
         let end = said.windows(4).position(|window| window == b"\r\n\r\n");
         let end = end.unwrap_or_else(|| panic!("no head: {}", shown()));
         let head = std::str::from_utf8(&said[..end]).expect("a head is text").to_ascii_lowercase();
-        let status = head.strip_prefix("http/1.1 ").or(head.strip_prefix("http/1.0 ")).and_then(|rest| rest.get(..3));
-        let status = status.and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {}", shown()));
+        let status =
+            head.strip_prefix("http/1.1 ").or(head.strip_prefix("http/1.0 ")).and_then(|rest| rest.get(..3));
+        let status =
+            status.and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {}", shown()));
         let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let kind = header("content-type").unwrap_or_default().to_owned();
         let rest = &said[end + 4..];
@@ -121,7 +132,11 @@ impl Answer {
             // An answer to HEAD tells the length of a body that is not there; nothing else follows it on this connection.
             Some(length) => {
                 let length: usize = length.parse().expect("a length");
-                if rest.starts_with(b"HTTP/1.") { rest.split_at(0) } else { rest.split_at(length.min(rest.len())) }
+                if rest.starts_with(b"HTTP/1.") {
+                    rest.split_at(0)
+                } else {
+                    rest.split_at(length.min(rest.len()))
+                }
             }
             None => rest.split_at(if header("transfer-encoding").is_some() { rest.len() } else { 0 }),
         };
@@ -134,10 +149,16 @@ impl Answer {
 
     /// A failure of the server is only that its work was refused here, or that the reference fails so too.
     pub fn judge(&self) {
-        let is_expected = [PASSED, "Failed to parse request body", "Invalid endpoint", "Internal Server Error"]
-            .iter()
-            .any(|text| self.says(text));
-        assert!(self.status < 500 || is_expected || self.body.is_empty(), "{}: {}", self.status, String::from_utf8_lossy(&self.body));
+        let is_expected =
+            [PASSED, "Failed to parse request body", "Invalid endpoint", "Internal Server Error"]
+                .iter()
+                .any(|text| self.says(text));
+        assert!(
+            self.status < 500 || is_expected || self.body.is_empty(),
+            "{}: {}",
+            self.status,
+            String::from_utf8_lossy(&self.body)
+        );
     }
 
     /// An error is a problem document.
@@ -146,7 +167,8 @@ impl Answer {
         assert!(self.status < 500 || self.says(PASSED), "{}", shown());
         if self.status >= 400 {
             assert_eq!(self.kind, "application/problem+json", "{}", shown());
-            let document: Value = serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{}", shown()));
+            let document: Value =
+                serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{}", shown()));
             assert_eq!(document["status"], self.status, "{}", shown());
             let kind = document["type"].as_str().unwrap_or_default();
             assert!(kind.starts_with("urn:penfold:problem:"), "{}", shown());

@@ -95,6 +95,11 @@ impl Config {
         SandboxSpec { event_log: spec.event_log.clone().or_else(|| self.log.clone()), ..spec }
     }
 
+    /// Whether the files have defaults of `run`.
+    pub(crate) fn has_defaults(&self) -> bool {
+        self.run.is_some()
+    }
+
     /// Lays a specification over the defaults of the files. What works for detached sandboxes only is left out for others.
     pub(crate) fn over_defaults(&self, spec: SandboxSpec, is_detached: bool) -> SandboxSpec {
         let Some(mut defaults) = self.run.clone() else { return spec };

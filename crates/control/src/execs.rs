@@ -4,7 +4,7 @@
 //! - [`send_exec`], [`exec_reply`] — the same for an exec that ends with its client.
 //! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
 //! - [`forget`], [`forget_oldest`] — remove records of ended execs; [`hold`] keeps one for a reader.
-//! - [`stop`], [`kill`], [`wait`] — return once the end of the exec is verified, or its survivors are known.
+//! - [`stop_exec`], [`kill_exec`], [`wait_for_exec`] — return once the end of the exec is verified, or its survivors are known.
 //! - [`begin_stop`], [`begin_kill`] — return once the supervisor ends the exec.
 //! - [`stop_all`] — the same for many execs of a sandbox at once, on one connection.
 //!

@@ -93,7 +93,7 @@ pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) 
     remove_record(resolver, known, limits)
 }
 
-/// Like [`forget`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
+/// Like [`forget_sandbox`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
 /// is waited for.
 ///
 /// # Errors

@@ -3,8 +3,8 @@
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`usage`] — the CPU time, the memory and the processes of a sandbox.
-//! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
-//! - [`pause()`], [`unpause()`] — freeze the members of a sandbox, and let them go on.
+//! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget_sandbox()`], [`remove_record()`].
+//! - [`pause_sandbox()`], [`unpause_sandbox()`] — freeze the members of a sandbox, and let them go on.
 //! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
 //! - [`descent`] — the sandbox to which a process belongs, by its ancestors.

@@ -236,7 +236,7 @@ pub fn count_living(root: &Path) -> io::Result<usize> {
     Ok(known.filter(lives).count())
 }
 
-/// Like [`list`], each with the traces by which it was found.
+/// Like [`list_views`], each with the traces by which it was found.
 ///
 /// # Errors
 /// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.

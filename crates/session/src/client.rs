@@ -276,7 +276,7 @@ impl Client {
         Reader::open(command.as_fd(), from)
     }
 
-    /// Sends a request whose answer is [`Answer::Done`].
+    /// Sends a request whose answer is [`SessionAnswer::Done`].
     fn request(&mut self, request: &Request) -> Result<(), ClientError> {
         self.send(request, &[])?;
         loop {

@@ -33,7 +33,7 @@ pub enum Request {
         /// The number of the command.
         number: u64,
     },
-    /// End this command; one that waits is not run. The answer is [`Answer::Done`]; the end comes later.
+    /// End this command; one that waits is not run. The answer is [`SessionAnswer::Done`]; the end comes later.
     Interrupt {
         /// The number of the command.
         number: u64,

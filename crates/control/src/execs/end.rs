@@ -55,7 +55,7 @@ pub fn stop_exec(
     ends.pop().unwrap_or(Err(ExecError::Unverified { number }))
 }
 
-/// Stops execs of one sandbox at the same time, as [`stop`] does, and waits until each has ended or `patience` is over.
+/// Stops execs of one sandbox at the same time, as [`stop_exec`] does, and waits until each has ended or `patience` is over.
 ///
 /// The results are in the order of `numbers`. Each end is verified for itself: an exec that does not end delays this
 /// answer, but no other exec.
@@ -79,7 +79,7 @@ pub fn kill_exec(files: &Files, number: u32, patience: Duration) -> Result<ExecE
     ends.pop().unwrap_or(Err(ExecError::Unverified { number }))
 }
 
-/// Asks the supervisor to stop an exec as [`stop`] does, and does not wait for the end. The stop goes on without the caller.
+/// Asks the supervisor to stop an exec as [`stop_exec`] does, and does not wait for the end. The stop goes on without the caller.
 ///
 /// # Errors
 /// [`ExecError::Refused`] when no such exec runs.

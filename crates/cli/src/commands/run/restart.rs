@@ -8,26 +8,12 @@ use penfold_state::{Intent, Kept, Launch, LaunchSource, Life, OwnerExit, Record,
 use rustix::fs::Mode;
 
 use super::request::Caller;
-use super::{OnOwnerExit, VERB, run_with, spec_file};
+use super::{VERB, run_with, spec_file};
 use crate::args::verb::Global;
 use crate::commands::command_line;
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::{surroundings, variables};
-
-/// Refuses `--restart` for a sandbox that cannot be restarted.
-pub(super) fn check(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failure> {
-    let ends_with_owner = matches!(caller.on_owner_exit, Some(OnOwnerExit::Kill | OnOwnerExit::Stop));
-    let flags =
-        [(spec.remove_at_end, "--rm"), (caller.outside, "--outside"), (ends_with_owner, "--on-owner-exit")];
-    match flags.into_iter().find(|(given, _)| *given && spec.restart.is_some()) {
-        None => Ok(()),
-        Some((_, flag)) => Err(Failure::new(
-            FailureKind::NotStarted,
-            format!("`--restart` cannot be used together with `{flag}`"),
-        )),
-    }
-}
 
 /// Keeps what a restart needs, if the sandbox can be restarted.
 pub(super) fn keep(request: &StartRequest, spec: &mut Spec) {

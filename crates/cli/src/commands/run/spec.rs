@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal};
 use super::detached::{LOG_SIZE, restart_policy};
 use super::ready::{self, Probe};
 use super::request::Caller;
-use super::{OnOwnerExit, profile, replace, restart, stop_channel};
+use super::{OnOwnerExit, profile, replace, stop_channel};
 use crate::args::bounds::GRACE;
 use crate::args::patience::PATIENCE;
 use crate::args::resources::{self, SOCKETS_VARIABLE};
@@ -120,7 +120,7 @@ impl Values {
         let rule = |text: &String| Ok(valid("--spare", Some(spare::rule(text)))?.into_iter());
         let rules: Result<Vec<_>, Failure> = spec.spare.iter().map(rule).collect();
         if spec.ready_timeout_ms.is_some() && spec.ready.is_none() {
-            return Err(not_started("missing `--ready`").hint("`ready_timeout_ms` is the time for its probe"));
+            return Err(not_started("missing `--ready`: `ready_timeout_ms` is the time for its probe"));
         }
         Ok(Values {
             signal: signal.map_err(Failure::not_started)?,
@@ -297,7 +297,21 @@ pub(crate) fn check_detached(spec: &SandboxSpec, caller: &Caller) -> Result<(), 
              a pid namespace ends with its supervisor",
         ));
     }
-    restart::check(spec, caller)
+    check_restart(spec, caller)
+}
+
+/// Refuses `--restart` for a sandbox that cannot be restarted.
+fn check_restart(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failure> {
+    let ends_with_owner = matches!(caller.on_owner_exit, Some(OnOwnerExit::Kill | OnOwnerExit::Stop));
+    let flags =
+        [(spec.remove_at_end, "--rm"), (caller.outside, "--outside"), (ends_with_owner, "--on-owner-exit")];
+    match flags.into_iter().find(|(given, _)| *given && spec.restart.is_some()) {
+        None => Ok(()),
+        Some((_, flag)) => Err(Failure::new(
+            FailureKind::NotStarted,
+            format!("`--restart` cannot be used together with `{flag}`"),
+        )),
+    }
 }
 
 /// The settings of a detached sandbox; `None` in the foreground.

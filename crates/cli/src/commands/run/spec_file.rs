@@ -7,7 +7,7 @@ use clap::ArgMatches;
 use penfold_request::SandboxSpec;
 
 use super::request::{Caller, Given};
-use super::{RunArgs, VERB};
+use super::{RunArgs, VERB, spec};
 use crate::args::usage;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -28,10 +28,17 @@ pub(crate) fn request(global: &Global, matches: ArgMatches) -> Result<(SandboxSp
         spec = spec.over(read(path)?);
     }
     let spec = global.config.over_defaults(spec, caller.detach);
-    if let (true, Some(path)) = (spec.command.is_empty(), path) {
-        let sentence = format!("`{}` has no `command`, and none was given", path.display());
+    if path.is_none() && !global.config.has_defaults() {
+        return Ok((spec, caller));
+    }
+    let file = path.map_or("the configuration".to_owned(), |path| format!("`{}`", path.display()));
+    if spec.command.is_empty() {
+        let sentence = format!("{file} has no `command`, and none was given");
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
+    // A wrong value may be one that nobody has typed now.
+    spec::Values::of(&spec)
+        .map_err(|failure| failure.hint(format!("the flags are from {file} and from the command line")))?;
     Ok((spec, caller))
 }
 

@@ -94,6 +94,8 @@ fn an_unknown_key_and_a_wrong_value_start_nothing() {
         fs::write(&file, text).unwrap();
         let done = env.run(["--spec", name]);
         assert!(done.err().contains(why), "{text}: {}", done.err());
+        let named = done.err().contains("box.toml`");
+        assert!(named, "{text}: {}", done.err());
         done.refused(125, why);
     }
     env.run(["--spec", "no-such-file", "touch", "ran"])
