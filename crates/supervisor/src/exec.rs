@@ -190,6 +190,8 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
     // The sandbox's supervisor may still hold the streams of its caller.
     let dropped =
         penfold_sys::descriptors::keep_only(&kept).and_then(|()| penfold_sys::descriptors::drop_streams());
+    drop(kept);
+    drop(ipc);
     let refused = match dropped {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
         Ok(()) => match prepare(prepared, requested) {

@@ -1,9 +1,8 @@
 //! The way into namespaces that a sandbox does not share with its host: System V and POSIX IPC, with a `/dev/shm` of their own.
 
-use std::cell::{Ref, RefCell};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use crate::namespace::is_in_another_user_namespace;
 /// Open namespaces, which all clones of this value in a process share. Empty until [`IpcEntry::open`], and again after
 /// [`IpcEntry::close`]: no program enters then, and none runs.
 #[derive(Debug, Clone, Default)]
-pub struct IpcEntry(Rc<RefCell<Vec<OwnedFd>>>);
+pub struct IpcEntry(Arc<RwLock<Vec<OwnedFd>>>);
 
 impl IpcEntry {
     /// Opens the namespaces of a process, its root and its working directory, in which programs start. The caller makes sure that the
@@ -37,24 +36,29 @@ impl IpcEntry {
         opened.push(at("ns/mnt", OFlags::RDONLY)?);
         opened.push(at("root", directory)?);
         opened.push(at("cwd", directory)?);
-        *self.0.borrow_mut() = opened;
+        self.set(opened);
         Ok(())
     }
 
     /// Closes them in this process. A namespace ends with its last process and its last descriptor.
     pub fn close(&self) {
-        self.0.borrow_mut().clear();
+        self.set(Vec::new());
+    }
+
+    fn set(&self, opened: Vec<OwnedFd>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = opened;
     }
 
     /// Returns the open descriptors.
-    pub fn fds(&self) -> Ref<'_, [OwnedFd]> {
-        Ref::map(self.0.borrow(), Vec::as_slice)
+    pub fn fds(&self) -> RwLockReadGuard<'_, Vec<OwnedFd>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters the namespaces, with async-signal-safe calls only.
     pub(super) fn enter(&self) -> rustix::io::Result<()> {
-        let fds = self.fds();
-        let [spaces @ .., root, _] = &*fds else { return Err(Errno::BADF) };
+        // The lock takes no system call, and nobody opens or closes them while a program starts.
+        let Ok(fds) = self.0.try_read() else { return Err(Errno::BUSY) };
+        let [spaces @ .., root, _] = fds.as_slice() else { return Err(Errno::BADF) };
         for space in spaces {
             rustix::thread::move_into_link_name_space(space.as_fd(), None)?;
         }
@@ -65,6 +69,7 @@ impl IpcEntry {
 
     /// Enters the directory in which programs start, with async-signal-safe calls only.
     pub(super) fn go_home(&self) -> rustix::io::Result<()> {
-        self.fds().last().map_or(Err(Errno::BADF), rustix::process::fchdir)
+        let Ok(fds) = self.0.try_read() else { return Err(Errno::BUSY) };
+        fds.last().map_or(Err(Errno::BADF), rustix::process::fchdir)
     }
 }

@@ -16,9 +16,9 @@ pub struct Program {
     candidates: Vec<CString>,
     /// The strings to which the pointers point.
     _strings: (Vec<CString>, Vec<CString>),
-    argument_pointers: Vec<*const c_char>,
-    shell_pointers: Vec<*const c_char>,
-    environment_pointers: Vec<*const c_char>,
+    argument_pointers: Pointers,
+    shell_pointers: Pointers,
+    environment_pointers: Pointers,
     network: Option<CString>,
     directory: Option<CString>,
     user: Option<Credentials>,
@@ -31,9 +31,12 @@ pub struct Program {
     numbered: Option<(OwnedFd, RawFd)>,
 }
 
-// SAFETY: the pointers point to the bytes of `_strings` and of a static, which nothing changes and which stay where they are when the
-// value moves to another thread.
-unsafe impl Send for Program {}
+/// Pointers to the bytes of the strings of a [`Program`], and of a static. The last one is null.
+#[derive(Debug)]
+struct Pointers(Vec<*const c_char>);
+
+// SAFETY: nothing changes these bytes, and they stay where they are when the program moves to another thread.
+unsafe impl Send for Pointers {}
 
 /// The standard descriptors of a program that runs in a session of its own.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl Program {
     /// The child executes the first of `candidates` that can be executed.
     pub fn new(candidates: Vec<CString>, arguments: Vec<CString>, environment: Vec<CString>) -> Program {
         let pointers = |strings: &[CString]| {
-            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+            Pointers(strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect())
         };
         let mut shell_pointers = vec![SHELL.as_ptr(), SHELL.as_ptr()];
         shell_pointers.extend(arguments.iter().skip(1).map(|s| s.as_ptr()));
@@ -62,7 +65,7 @@ impl Program {
         Program {
             argument_pointers: pointers(&arguments),
             environment_pointers: pointers(&environment),
-            shell_pointers,
+            shell_pointers: Pointers(shell_pointers),
             candidates,
             _strings: (arguments, environment),
             network: None,
@@ -239,20 +242,20 @@ impl Program {
             unsafe {
                 libc::execve(
                     candidate.as_ptr(),
-                    self.argument_pointers.as_ptr(),
-                    self.environment_pointers.as_ptr(),
+                    self.argument_pointers.0.as_ptr(),
+                    self.environment_pointers.0.as_ptr(),
                 )
             };
             match errno() {
                 libc::ENOEXEC => {
                     // A script without `#!`: like execvp(3), run it with the shell.
-                    self.shell_pointers[1] = candidate.as_ptr();
+                    self.shell_pointers.0[1] = candidate.as_ptr();
                     // SAFETY: as above.
                     unsafe {
                         libc::execve(
                             SHELL.as_ptr(),
-                            self.shell_pointers.as_ptr(),
-                            self.environment_pointers.as_ptr(),
+                            self.shell_pointers.0.as_ptr(),
+                            self.environment_pointers.0.as_ptr(),
                         )
                     };
                     return Failure { step: Step::Exec, errno: errno() };
