@@ -127,7 +127,8 @@ fn ports_and_open_files_are_named() {
 fn streams_of_the_tests_are_no_open_files_of_a_leak() {
     let env = TestEnv::new();
     // The log of a server is its own; the log of the tests is not.
-    let script = "sleep 1000 & sleep 1001 > server.log & exit 0";
+    let script = "sleep 1000 & one=$!; sleep 1001 > server.log &
+        for pid in $one $!; do until grep -q sleep /proc/$pid/comm; do :; done; done; exit 0";
     let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);
     let log = std::fs::File::create(env.path("work/tests.log")).unwrap();
     command.stdout(log.try_clone().unwrap()).stderr(log);
@@ -148,7 +149,17 @@ fn streams_of_the_tests_are_no_open_files_of_a_leak() {
 #[test]
 fn a_dash_is_standard_output() {
     let env = TestEnv::new();
-    let done = guard(&env, &["--report", "-", "sh", "-c", "echo out; sleep 1000 & exit 0"]).with_code(123);
+    let done = guard(
+        &env,
+        &[
+            "--report",
+            "-",
+            "sh",
+            "-c",
+            "echo out; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; exit 0",
+        ],
+    )
+    .with_code(123);
     let out = done.out();
     let report: Value = serde_json::from_str(out.strip_prefix("out\n").unwrap()).unwrap();
     assert_eq!(report["leaks"][0]["command"], "sleep 1000");
