@@ -63,19 +63,43 @@ struct Start {
     proof: Proof,
 }
 
+/// A command that could not be started, or not be seen and was killed.
+struct NotStarted {
+    error: io::Error,
+    /// Where something that it has started may be.
+    leaf: Option<Leaf>,
+    adoption: Option<Adoption>,
+}
+
+impl From<io::Error> for NotStarted {
+    fn from(error: io::Error) -> NotStarted {
+        NotStarted { error, leaf: None, adoption: None }
+    }
+}
+
 impl Processes {
     pub(crate) fn spawn(command: &mut Command, options: &Options) -> io::Result<Processes> {
         let mut proc = ProcFs::open()?;
         let hurry = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let name = format!("{VARIABLE}{}_{}", std::process::id(), fresh());
+        let variable = Selector::Environment { key: name.clone().into_bytes(), value: b"1".to_vec() };
+        // Before the start: nothing that can fail comes after it.
+        let mut search = Search::new(variable, &mut proc)?.below_only();
         command.env(&name, "1");
         let started = start(command, options, &mut proc, &name);
         // The next tree of this command has a variable of its own.
         command.env_remove(&name);
-        let Start { child, stat, leaf, adoption, proof } = started?;
-        let variable = Selector::Environment { key: name.into_bytes(), value: b"1".to_vec() };
-        let selector = Selector::Any(vec![Selector::Process(stat.id()), variable]);
-        let search = Search::new(selector, &mut proc)?.below_only();
+        let Start { child, stat, leaf, adoption, proof } = match started {
+            Ok(start) => start,
+            Err(NotStarted { error, leaf, adoption }) => {
+                let policy =
+                    StopPolicy { grace: Duration::ZERO, patience: DROP_PATIENCE, ..StopPolicy::default() };
+                end_members(&mut Teardown::new(proc, leaf, Scope::Host(Box::new(search))), policy, &hurry);
+                drop(adoption);
+                return Err(error);
+            }
+        };
+        search.add_member(stat.id());
         let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
         // Else the members that the kernel kills with their cgroup would have no name.
         teardown.want_details();
@@ -233,20 +257,32 @@ fn doubtful(stat: &Stat) -> Survivor {
 }
 
 /// Starts the command: in a leaf, else as a child of a subreaper.
-fn start(command: &mut Command, options: &Options, proc: &mut ProcFs, name: &str) -> io::Result<Start> {
+fn start(
+    command: &mut Command,
+    options: &Options,
+    proc: &mut ProcFs,
+    name: &str,
+) -> Result<Start, NotStarted> {
     let hidden =
         proc.hides_processes().then_some("`/proc` does not show the processes of other users (hidepid)");
     let proof = |proof| hidden.map_or(proof, |reason| Proof::None(reason.to_owned()));
     if options.cgroup
         && let Some((child, leaf)) = start_in_leaf(command, name)
     {
-        let (child, stat) = identified(child, proc)?;
+        let (child, stat) = match identified(child, proc) {
+            Ok(identified) => identified,
+            Err(error) => return Err(NotStarted { error, leaf: Some(leaf), adoption: None }),
+        };
         return Ok(Start { child, stat, leaf: Some(leaf), adoption: None, proof: proof(Proof::Cgroup) });
     }
     match Adoption::begin(proc, name) {
         Ok(mut adoption) => {
-            let (child, stat) = adoption.spawn(proc, command)?;
+            let spawned = adoption.spawn(proc, command);
             let adoption = Some(adoption);
+            let (child, stat) = match spawned {
+                Ok(spawned) => spawned,
+                Err(error) => return Err(NotStarted { error, leaf: None, adoption }),
+            };
             Ok(Start { child, stat, leaf: None, adoption, proof: proof(Proof::Subreaper) })
         }
         Err(error) => {
