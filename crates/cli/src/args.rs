@@ -1,7 +1,7 @@
 //! The arguments that several verbs share, and the messages for wrong command lines.
 
 pub(crate) mod bounds;
-mod env_file;
+pub(crate) mod env_file;
 pub(crate) mod event_log;
 pub(crate) mod ids;
 pub(crate) mod limits;

@@ -15,6 +15,8 @@ pub enum LocalField {
     Unit,
     /// `event_log`.
     EventLog,
+    /// `env_files`.
+    EnvFiles,
 }
 
 impl SandboxSpec {
@@ -63,6 +65,7 @@ impl SandboxSpec {
             user,
             unit,
             event_log,
+            env_files,
         } = self;
         let fields = [
             (event_log.is_some(), LocalField::EventLog),
@@ -70,6 +73,7 @@ impl SandboxSpec {
             (user.is_some(), LocalField::User),
             (ready.is_some() || ready_timeout_ms.is_some(), LocalField::Ready),
             (restart.is_some(), LocalField::Restart),
+            (!env_files.is_empty(), LocalField::EnvFiles),
         ];
         fields.into_iter().find(|(given, _)| *given).map(|(_, field)| field)
     }

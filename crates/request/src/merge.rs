@@ -18,6 +18,7 @@ impl SandboxSpec {
             name: self.name.or(base.name),
             labels: joined_maps(base.labels, self.labels),
             env: joined_maps(base.env, self.env),
+            env_files: joined(base.env_files, self.env_files),
             inherit_env: self.inherit_env.or(base.inherit_env),
             dir: self.dir.or(base.dir),
             scratch: self.scratch || base.scratch,

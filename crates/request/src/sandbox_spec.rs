@@ -30,6 +30,10 @@ pub struct SandboxSpec {
     /// Variables of the command. The server adds a few of its own, such as `PATH` and `HOME`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub env: BTreeMap<String, String>,
+    /// Files of variables, as `--env-file` has them; they are read at each start, and `env` takes precedence. Only in a file for
+    /// `penfold run`; a server refuses the field.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub env_files: Vec<String>,
     /// Whether the command gets all variables of the server; default: false. In a file for `penfold run`: of the caller;
     /// default: true.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -71,9 +71,9 @@ struct NotStarted {
     adoption: Option<Adoption>,
 }
 
-impl From<io::Error> for NotStarted {
-    fn from(error: io::Error) -> NotStarted {
-        NotStarted { error, leaf: None, adoption: None }
+impl From<io::Error> for Box<NotStarted> {
+    fn from(error: io::Error) -> Box<NotStarted> {
+        Box::new(NotStarted { error, leaf: None, adoption: None })
     }
 }
 
@@ -91,7 +91,8 @@ impl Processes {
         command.env_remove(&name);
         let Start { child, stat, leaf, adoption, proof } = match started {
             Ok(start) => start,
-            Err(NotStarted { error, leaf, adoption }) => {
+            Err(failed) => {
+                let NotStarted { error, leaf, adoption } = *failed;
                 let policy =
                     StopPolicy { grace: Duration::ZERO, patience: DROP_PATIENCE, ..StopPolicy::default() };
                 end_members(&mut Teardown::new(proc, leaf, Scope::Host(Box::new(search))), policy, &hurry);
@@ -262,7 +263,7 @@ fn start(
     options: &Options,
     proc: &mut ProcFs,
     name: &str,
-) -> Result<Start, NotStarted> {
+) -> Result<Start, Box<NotStarted>> {
     let hidden =
         proc.hides_processes().then_some("`/proc` does not show the processes of other users (hidepid)");
     let proof = |proof| hidden.map_or(proof, |reason| Proof::None(reason.to_owned()));
@@ -271,7 +272,7 @@ fn start(
     {
         let (child, stat) = match identified(child, proc) {
             Ok(identified) => identified,
-            Err(error) => return Err(NotStarted { error, leaf: Some(leaf), adoption: None }),
+            Err(error) => return Err(Box::new(NotStarted { error, leaf: Some(leaf), adoption: None })),
         };
         return Ok(Start { child, stat, leaf: Some(leaf), adoption: None, proof: proof(Proof::Cgroup) });
     }
@@ -281,7 +282,7 @@ fn start(
             let adoption = Some(adoption);
             let (child, stat) = match spawned {
                 Ok(spawned) => spawned,
-                Err(error) => return Err(NotStarted { error, leaf: None, adoption }),
+                Err(error) => return Err(Box::new(NotStarted { error, leaf: None, adoption })),
             };
             Ok(Start { child, stat, leaf: None, adoption, proof: proof(Proof::Subreaper) })
         }

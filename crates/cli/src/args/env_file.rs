@@ -15,7 +15,7 @@ const LARGEST: u64 = 1 << 20;
 ///
 /// # Errors
 /// When a file cannot be read, or has a line that sets no variable.
-pub(super) fn settings(files: &[PathBuf]) -> Result<Vec<EnvSetting>, Failure> {
+pub(crate) fn settings(files: &[PathBuf]) -> Result<Vec<EnvSetting>, Failure> {
     let mut settings = Vec::new();
     for file in files {
         let cannot = || {

@@ -157,6 +157,7 @@ fn missing_workspace(intent: &Intent) -> Option<String> {
 fn start(global: &Global, id: &str, launch: &Launch) -> Result<u8, Failure> {
     let mut command = Command::new(surroundings::program());
     command.arg(next_life::VERB.name).arg("--root").arg(surroundings::absolute_root(global)).arg(id);
+    command.args(global.quiet.then_some("--quiet"));
     command.env_clear().envs(launch.environment.iter().map(|(key, value)| (key, value)));
     let status = command.current_dir(&launch.directory).stdin(Stdio::null()).status();
     let status = status.map_err(|error| {

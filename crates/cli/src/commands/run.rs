@@ -314,6 +314,7 @@ fn start(
     });
     spec::refuse_detached_flags(&asked, caller)?;
     spec::refuse_limits(&asked)?;
+    asked = spec::with_env_files(asked)?;
     let outside = caller.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
     stop_channel::check(&asked)?;
     if asked.contain == Some(Containment::Pidns) {

@@ -68,6 +68,7 @@ fn refuse_local_field(spec: &SandboxSpec) -> Result<(), Problem> {
         LocalField::Restart => ("restart", "only `penfold run -d` on this host restarts a sandbox"),
         LocalField::User => ("user", "a sandbox of a server has the user of the server"),
         LocalField::Unit => ("unit", "a sandbox of a server is in the unit of the server"),
+        LocalField::EnvFiles => ("env_files", "only `penfold run` on this host reads files of variables"),
         LocalField::EventLog => {
             ("event_log", "only `penfold run` on this host writes the events to a log of their own")
         }

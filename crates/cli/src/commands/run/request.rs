@@ -20,6 +20,7 @@ use crate::args::event_log::EventLogArgs;
 use crate::args::spare::SpareArgs;
 use crate::args::user::UserArgs;
 use crate::failure::Failure;
+use crate::value::EnvSetting;
 use crate::variables;
 
 /// What the caller of `run` wants beside the sandbox itself.
@@ -80,7 +81,7 @@ impl RunArgs {
     /// Splits the flags into what is asked for, and how the caller takes part.
     ///
     /// # Errors
-    /// When a file of variables cannot be read, or a relative path has no beginning.
+    /// When a relative path has no beginning.
     #[expect(clippy::too_many_lines, reason = "a line for each flag, and one for where it goes")]
     pub(crate) fn into_request(self, given: Given) -> Result<(SandboxSpec, Caller), Failure> {
         let RunArgs {
@@ -146,7 +147,7 @@ impl RunArgs {
             terminal: tty,
             ..SandboxSpec::default()
         };
-        let spec = with_bounds(spec, bounds, given)?;
+        let spec = with_bounds(spec, bounds, given);
         let spec = with_limits(spec, limits.limits());
         let spec = with_profile(spec, profile.into_inner());
         let spec = with_detached(spec, &detached, ready.into_inner(), given);
@@ -178,22 +179,24 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn with_bounds(spec: SandboxSpec, bounds: Bounds, given: Given) -> Result<SandboxSpec, Failure> {
-    let settings = bounds.env()?;
-    // The exit code is the caller's matter, and the files are among the settings.
-    let Bounds { timeout, grace, signal, preserve_status: _, env: _, env_file: _, workdir } = bounds;
-    let value = |setting: crate::value::EnvSetting| {
-        let value = setting.value.or_else(|| variables::get(&setting.key))?;
-        Some((text(&setting.key), text(&value)))
-    };
-    Ok(SandboxSpec {
-        env: settings.into_iter().filter_map(value).collect(),
+fn with_bounds(spec: SandboxSpec, bounds: Bounds, given: Given) -> SandboxSpec {
+    // The exit code is the caller's matter.
+    let Bounds { timeout, grace, signal, preserve_status: _, env, env_file, workdir } = bounds;
+    SandboxSpec {
+        env: env.into_iter().filter_map(variable).collect(),
+        env_files: env_file.iter().map(text).collect(),
         dir: workdir.as_ref().map(text),
         timeout_ms: timeout.map(millis),
         grace_ms: given.grace.then(|| millis(grace)),
         signal: signal.map(|signal| signal.number().to_string()),
         ..spec
-    })
+    }
+}
+
+/// The name and the value of a setting, which may be that of the caller; `None` if there is none.
+pub(super) fn variable(setting: EnvSetting) -> Option<(String, String)> {
+    let value = setting.value.or_else(|| variables::get(&setting.key))?;
+    Some((text(&setting.key), text(&value)))
 }
 
 fn with_limits(spec: SandboxSpec, limits: Limits) -> SandboxSpec {

@@ -111,7 +111,7 @@ fn of_words(words: &[OsString]) -> Option<(SandboxSpec, Caller)> {
 mod tests {
     use super::*;
 
-    /// spec: 25.7
+    /// spec: 27.9
     #[test]
     fn the_words_of_earlier_versions_are_read() {
         let line = r#"--root|/r|run|-d|--without-config|--contain=pidns|--resources={"own":["path=/p"]}|--stop={"command":["true"]}|--inherit-env=false|--|x|--stop=y"#;

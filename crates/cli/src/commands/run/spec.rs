@@ -1,5 +1,6 @@
 //! Converts what is asked for into a [`Spec`]: the one conversion, whoever has asked.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,13 +20,13 @@ use rustix::process::{Pid, Signal};
 
 use super::detached::{LOG_SIZE, restart_policy};
 use super::ready::{self, Probe};
-use super::request::Caller;
+use super::request::{Caller, variable};
 use super::{OnOwnerExit, profile, replace, stop_channel};
 use crate::args::bounds::GRACE;
 use crate::args::patience::PATIENCE;
 use crate::args::resources::{self, SOCKETS_VARIABLE};
 use crate::args::verb::Global;
-use crate::args::{event_log, spare};
+use crate::args::{env_file, event_log, spare};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::outside::LEFT;
 use crate::surroundings;
@@ -262,6 +263,18 @@ pub(crate) fn directory(spec: &SandboxSpec) -> Option<PathBuf> {
 /// The words of the command.
 pub(super) fn command(spec: &SandboxSpec) -> Vec<OsString> {
     spec.command.iter().map(|word| path_of_text(word).into_os_string()).collect()
+}
+
+/// Reads the files of variables; those that are given by themselves take precedence.
+///
+/// # Errors
+/// When a file cannot be read, or has a line that sets no variable.
+pub(super) fn with_env_files(spec: SandboxSpec) -> Result<SandboxSpec, Failure> {
+    let files: Vec<PathBuf> = spec.env_files.iter().map(|file| path_of_text(file)).collect();
+    let mut env: BTreeMap<String, String> =
+        env_file::settings(&files)?.into_iter().filter_map(variable).collect();
+    env.extend(spec.env);
+    Ok(SandboxSpec { env, env_files: Vec::new(), ..spec })
 }
 
 fn settings(spec: &SandboxSpec) -> impl Iterator<Item = EnvSetting> {

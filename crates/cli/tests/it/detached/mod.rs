@@ -16,6 +16,7 @@ mod ready;
 mod recorded;
 mod replace;
 pub mod restart;
+mod restart_launch;
 mod restart_waiting;
 mod sandboxes;
 mod sessions;

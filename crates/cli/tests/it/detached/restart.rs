@@ -114,36 +114,6 @@ fn the_next_life_has_the_command_the_environment_and_the_directory_of_the_first(
     });
 }
 
-/// spec: 27.1, 8.9.1
-#[test]
-fn the_next_life_needs_no_file_of_the_first_and_writes_to_its_event_log() {
-    let env = TestEnv::new();
-    let (variables, spec, log) =
-        (env.path("work/vars"), env.path("work/spec.json"), env.path("work/log.jsonl"));
-    fs::write(&variables, "A=of a file\n").unwrap();
-    fs::write(&spec, r#"{"labels":{"of":"the file"},"own":["path=/nonexistent/penfold"]}"#).unwrap();
-    fs::write(env.path("config.toml"), format!("log = '{}'\n", log.display())).unwrap();
-    let flags = ["-d", "--name", "web", "--env-file", "vars", "--spec", "spec.json"];
-    let mut command =
-        env.run_command([&flags[..], &["--", "sh", "-c", "echo \"$A\"; exec sleep 1145"]].concat());
-    command.env("PENFOLD_CONFIG", env.path("config.toml"));
-    let printed = Running::start(&mut command).finish().with_code(0).out();
-    let sandbox = Sandbox::printed(&env, &printed);
-    await_running(&env, &["sleep 1145"]);
-    for path in [&variables, &spec, &env.path("config.toml")] {
-        fs::remove_file(path).unwrap();
-    }
-    env.call(["restart", "web"]).with_code(0);
-    await_running(&env, &["sleep 1145"]);
-    wait_until("the second life has spoken", || env.call(["logs", "web"]).out() == "of a file\nof a file\n");
-    let seen = inspect(&env, "web");
-    assert_eq!((&seen["labels"], &seen["restarts"]), (&json!({"of": "the file"}), &json!(1)));
-    let starts = fs::read_to_string(&log).unwrap().lines().filter(|line| line.contains("\"start\"")).count();
-    assert_eq!(starts, 2);
-    remove(&env, &sandbox);
-    env.assert_nothing_left();
-}
-
 /// spec: 27.1
 #[test]
 fn a_sandbox_that_has_ended_is_started_by_its_id() {

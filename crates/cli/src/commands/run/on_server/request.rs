@@ -15,6 +15,7 @@ use crate::sandboxes::on_server::foreground::LEASE;
 /// # Errors
 /// When parts contradict each other, a server cannot follow one, or a text is not UTF-8.
 pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Failure> {
+    let spec = spec::with_env_files(spec)?;
     if caller.detach {
         bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
     }
@@ -84,6 +85,8 @@ fn refuse_local_field(spec: &SandboxSpec) -> Result<(), Failure> {
         LocalField::User => ("--user", ""),
         LocalField::Ready => ("--ready", FOLLOW),
         LocalField::Restart => ("--restart", ""),
+        // This client has read them.
+        LocalField::EnvFiles => ("--env-file", ""),
     });
     let (flag, hint) = field.unwrap_or_default();
     refuse(&[(field.is_some(), flag, hint), (spec.allow_outside, "--allow-outside", "")])
