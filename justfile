@@ -54,6 +54,10 @@ build:
 bench *ARGS:
     cargo run --quiet --release --package penfold-bench -- {{ARGS}}
 
+# Writes anew which functions lie side by side in the release binary.
+symbol-order:
+    scripts/symbol-order
+
 # Builds the packages for Python, npm and Debian, and the files of a container image, into target/dist.
 dist *TARGET:
     scripts/dist {{TARGET}}
@@ -106,7 +110,7 @@ fuzz TARGET *ARGS:
 
 # Write the description of the native API, docs/openapi.json, from the code.
 openapi:
-    cargo nextest run -p penfold-server --run-ignored only -E 'test(write_the_description)'
+    cargo nextest run -p penfold-api-native --run-ignored only -E 'test(write_the_description)'
 
 # Write the schema of descriptions, docs/spec.schema.json, from the code.
 schema:

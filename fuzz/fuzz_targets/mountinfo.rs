@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penfold_cgroup::{Place, mountinfo};
+use penfold_cgroup::{LeafPlace, mountinfo};
 
 fuzz_target!(|data: &[u8]| {
-    let _ = mountinfo::parse(data);
-    if let Ok(located) = Place::locate(data, b"0::/penfold/a1\n") {
+    let _ = mountinfo::parse_mountinfo(data);
+    if let Ok(located) = LeafPlace::locate(data, b"0::/penfold/a1\n") {
         assert_eq!(located.cgroup, "/penfold/a1");
     }
 });

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use penfold_session::protocol::{CommandEnd, Request, Run, SessionAnswer, Snapshot};
+use penfold_session::protocol::{CommandEnd, SessionRequest, ShellCommand, SessionAnswer, ShellSnapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -42,18 +42,18 @@ fn unquoted(text: &[u8]) -> Vec<u8> {
 }
 
 fuzz_target!(|data: &[u8]| {
-    reads_back::<Request>(data);
+    reads_back::<SessionRequest>(data);
     reads_back::<SessionAnswer>(data);
     reads_back::<CommandEnd>(data);
-    reads_back::<Snapshot>(data);
-    if let Some(run) = reads_back::<Run>(data)
+    reads_back::<ShellSnapshot>(data);
+    if let Some(run) = reads_back::<ShellCommand>(data)
         && run.flaw().is_none()
     {
         let session = OsStr::from_bytes(run.command.as_bytes());
-        let lines = penfold_session::fuzzing::lines(Path::new(session), &run);
+        let lines = penfold_session::fuzzing::command_lines(Path::new(session), &run);
         let cwd = run.cwd.as_ref().map(|_| String::new());
         let env = run.env.iter().map(|(name, _)| (name.clone(), String::new())).collect();
-        let plain = penfold_session::fuzzing::lines(Path::new(""), &Run { cwd, env, ..Run::default() });
+        let plain = penfold_session::fuzzing::command_lines(Path::new(""), &ShellCommand { cwd, env, ..ShellCommand::default() });
         assert_eq!(unquoted(&lines), unquoted(&plain));
     }
 });

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penfold_process::Status;
+use penfold_process::ProcessStatus;
 
 fuzz_target!(|data: &[u8]| {
-    let _ = Status::parse(data);
+    let _ = ProcessStatus::parse(data);
 });

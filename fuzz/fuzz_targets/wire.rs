@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use libfuzzer_sys::fuzz_target;
-use penfold_state::wire::{self, Answer, Received, Request};
+use penfold_state::wire::{self, Answer, ReceiveResult, Request};
 use penfold_state::{Intent, Report, outcome::ExitStatus, state::State};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::Serialize;
@@ -21,10 +21,10 @@ fn reads_back<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
 /// A damaged message is nothing, and never the end of the peer.
 fn received<T: DeserializeOwned>(ours: &OwnedFd, theirs: &OwnedFd, bytes: &[u8]) {
     rustix::net::send(theirs, bytes, rustix::net::SendFlags::NOSIGNAL).expect("there is room");
-    match wire::receive::<T>(ours).expect("a socket can be read") {
-        Received::Message(_) => assert!(serde_json::from_slice::<T>(bytes).is_ok()),
-        Received::Nothing => assert!(serde_json::from_slice::<T>(bytes).is_err()),
-        Received::End => panic!("the peer is there"),
+    match wire::receive_message::<T>(ours).expect("a socket can be read") {
+        ReceiveResult::Message(_) => assert!(serde_json::from_slice::<T>(bytes).is_ok()),
+        ReceiveResult::Nothing => assert!(serde_json::from_slice::<T>(bytes).is_err()),
+        ReceiveResult::End => panic!("the peer is there"),
     }
 }
 

@@ -2,13 +2,19 @@
 
 use std::cell::OnceCell;
 
+use penfold_server::Dialect;
 use penfold_server::fuzzing::{Edge, PASSED, TOKEN};
 use serde_json::Value;
+
+/// The dialects of the server, in the order of `penfold serve`.
+fn dialects() -> Vec<Dialect> {
+    vec![penfold_api_native::DIALECT, penfold_api_cloudflare::DIALECT]
+}
 
 /// Uses the server without a socket.
 pub fn edge<T>(work: impl FnOnce(&Edge) -> T) -> T {
     thread_local!(static EDGE: OnceCell<Edge> = const { OnceCell::new() });
-    EDGE.with(|edge| work(edge.get_or_init(Edge::new)))
+    EDGE.with(|edge| work(edge.get_or_init(|| Edge::new(dialects()))))
 }
 
 /// A method and a path with places for words.

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use penfold_control::View;
+use penfold_control::SandboxView;
 use penfold_process::ProcessId;
 use penfold_request::Profile;
 use penfold_state::outcome::ExitStatus;
-use penfold_state::state::{Exec, Status};
+use penfold_state::state::{ExecState, Status};
 use penfold_state::{Intent, Limits, Report};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ pub struct Sandbox {
     pub supervisors: Vec<ProcessId>,
     /// The execs that run.
     #[schema(value_type = Vec<Object>)]
-    pub execs: Vec<Exec>,
+    pub execs: Vec<ExecState>,
     /// The enclosing sandboxes, outermost first.
     pub within: Vec<String>,
     /// The directory in which the command started: the workspace.
@@ -112,7 +112,7 @@ fn yes() -> bool {
 
 impl Sandbox {
     /// Makes the answer about a sandbox, from its intent and its view.
-    pub fn of(intent: Option<&Intent>, view: View) -> Sandbox {
+    pub fn of(intent: Option<&Intent>, view: SandboxView) -> Sandbox {
         Sandbox {
             id: view.id,
             name: view.name,
@@ -148,8 +148,8 @@ impl Sandbox {
     }
 
     /// Makes the view of the sandbox for a client: without the owner and the record, which only the server's host has.
-    pub fn into_view(self) -> View {
-        View {
+    pub fn into_view(self) -> SandboxView {
+        SandboxView {
             id: self.id,
             name: self.name,
             labels: self.labels,

@@ -71,7 +71,7 @@ pub(crate) fn open_for_writing(dir: BorrowedFd<'_>, name: &CStr) -> Result<Owned
 }
 
 /// Writes `text` to a control file in one piece, as the kernel requires.
-pub(crate) fn write(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
+pub(crate) fn write_control_file(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
     write_to(unlocked(dir, name, || open_for_writing(dir, name))?, text)
 }
 

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 
 use crate::membership::Membership;
 use crate::oom::{self, Baseline, Shortages};
-use crate::place::{NoPlace, Place, cgroup_at};
-use crate::walk::{Visit, walk};
+use crate::place::{LeafPlace, NoPlace, cgroup_at};
+use crate::walk::{Visit, walk_cgroups};
 use crate::{dir, members, readings};
 
 /// An operation on a cgroup that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CgroupError {
     /// The directory could not be made; `AlreadyExists` if the name is taken.
     #[error("cannot create the cgroup `{path}`")]
     Create {
@@ -90,7 +90,7 @@ pub struct KillFailed {
     /// The leaf, for another try.
     pub leaf: Leaf,
     /// The error.
-    pub source: Error,
+    pub source: CgroupError,
 }
 
 /// A cgroup that could not be removed. `EBUSY` means that it still has members: wait, and try again.
@@ -107,7 +107,7 @@ pub struct RemoveFailed<L> {
 
 /// The resources that the members of a leaf have used, including members that are gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct LeafUsage {
     /// CPU time, user and kernel: `usage_usec` of `cpu.stat`.
     pub cpu: Option<Duration>,
     /// The most memory used at once, in bytes: `memory.peak`, if the controller is enabled (Linux 5.19).
@@ -182,28 +182,29 @@ impl Cgroup {
     ///
     /// Zombies with live threads are listed, other zombies may be. Members of pid namespaces that are not visible here
     /// have no pid and are omitted.
-    pub fn processes(&self, out: &mut Vec<Pid>) -> Result<(), Error> {
+    pub fn processes(&self, out: &mut Vec<Pid>) -> Result<(), CgroupError> {
         out.clear();
-        members::processes(self.dir.as_fd(), self.processes.as_ref().map(AsFd::as_fd), out)
+        members::collect_processes(self.dir.as_fd(), self.processes.as_ref().map(AsFd::as_fd), out)
             .map_err(|errno| self.unread("cgroup.procs", errno))
     }
 
     /// Begins to freeze the cgroup and all cgroups below. Frozen members still take SIGKILL.
-    pub fn freeze(&self) -> Result<(), Error> {
+    pub fn freeze(&self) -> Result<(), CgroupError> {
         self.write(c"cgroup.freeze", "1")
     }
 
     /// Thaws the cgroup. Cgroups below that were frozen by themselves stay frozen.
-    pub fn thaw(&self) -> Result<(), Error> {
+    pub fn thaw(&self) -> Result<(), CgroupError> {
         self.write(c"cgroup.freeze", "0")
     }
 
     /// Reads the resources that the members have used so far; values that the kernel does not report are `None`.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> LeafUsage {
         let mut text = [0; 512];
-        let memory_peak =
-            dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text).ok().and_then(readings::number);
-        Usage { cpu: readings::cpu_time(self.dir.as_fd()), memory_peak }
+        let memory_peak = dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text)
+            .ok()
+            .and_then(readings::parse_number);
+        LeafUsage { cpu: readings::cpu_time(self.dir.as_fd()), memory_peak }
     }
 
     /// Returns how often the members were short of memory.
@@ -218,7 +219,7 @@ impl Cgroup {
     fn own_shortages(&self) -> Option<Shortages> {
         let read = |name: &CStr| {
             let mut text = [0; 512];
-            dir::read_short(self.dir.as_fd(), name, &mut text).ok().and_then(oom::parse)
+            dir::read_short(self.dir.as_fd(), name, &mut text).ok().and_then(oom::parse_shortages)
         };
         let all = read(c"memory.events")?;
         // Limits of cgroups below do not count. Kernels before 5.2 do not tell them apart.
@@ -233,7 +234,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// The first failure, after all members were tried.
-    pub fn kill_each(&self, proc: &mut ProcFs) -> Result<usize, Error> {
+    pub fn kill_each(&self, proc: &mut ProcFs) -> Result<usize, CgroupError> {
         let mut pids = Vec::new();
         self.processes(&mut pids)?;
         let mut killed = 0;
@@ -243,7 +244,7 @@ impl Cgroup {
                 Ok(true) => killed += 1,
                 Ok(false) => {}
                 Err(source) => {
-                    failure.get_or_insert(Error::Signal { pid, path: self.path.clone(), source });
+                    failure.get_or_insert(CgroupError::Signal { pid, path: self.path.clone(), source });
                 }
             }
         }
@@ -263,16 +264,16 @@ impl Cgroup {
         process.signal(Signal::KILL).map(|_| true)
     }
 
-    fn write(&self, file: &CStr, text: &'static str) -> Result<(), Error> {
-        dir::write(self.dir.as_fd(), file, text.as_bytes()).map_err(|errno| Error::Write {
+    fn write(&self, file: &CStr, text: &'static str) -> Result<(), CgroupError> {
+        dir::write_control_file(self.dir.as_fd(), file, text.as_bytes()).map_err(|errno| CgroupError::Write {
             text,
             path: self.path.join(file.to_string_lossy().as_ref()),
             source: errno.into(),
         })
     }
 
-    fn unread(&self, file: &str, errno: Errno) -> Error {
-        Error::Read { path: self.path.join(file), source: errno.into() }
+    fn unread(&self, file: &str, errno: Errno) -> CgroupError {
+        CgroupError::Read { path: self.path.join(file), source: errno.into() }
     }
 
     /// Removes all cgroups below, deepest first, and then the cgroup itself.
@@ -310,7 +311,7 @@ impl Cgroup {
             Err(errno) => return Err((self.path.clone(), errno)),
         }
         let mut removal = Removal { failure: None };
-        walk(self.dir.as_fd(), &mut removal);
+        walk_cgroups(self.dir.as_fd(), &mut removal);
         match rustix::fs::rmdir(&self.path) {
             Ok(()) => Ok(()),
             Err(Errno::NOENT) if self.is_removed() => Ok(()),
@@ -364,26 +365,28 @@ impl Cgroup {
         Ok(cgroup.to_owned())
     }
 
-    fn kill_all(&self) -> Result<(), Error> {
+    fn kill_all(&self) -> Result<(), CgroupError> {
         let written = match &self.kill {
             Some(kill) => dir::write_to(kill, b"1"),
-            None => dir::write(self.dir.as_fd(), c"cgroup.kill", b"1"),
+            None => dir::write_control_file(self.dir.as_fd(), c"cgroup.kill", b"1"),
         };
         match written {
             Ok(()) => Ok(()),
             Err(Errno::NOENT | Errno::NODEV) if !self.populated()? => Ok(()),
             Err(Errno::NOENT) => self.kill_frozen(),
-            Err(errno) => {
-                Err(Error::Write { text: "1", path: self.path.join("cgroup.kill"), source: errno.into() })
-            }
+            Err(errno) => Err(CgroupError::Write {
+                text: "1",
+                path: self.path.join("cgroup.kill"),
+                source: errno.into(),
+            }),
         }
     }
 
     /// Does the work of `cgroup.kill` on kernels before 5.14: frozen members cannot fork while they are signalled one
     /// by one.
-    fn kill_frozen(&self) -> Result<(), Error> {
+    fn kill_frozen(&self) -> Result<(), CgroupError> {
         let mut proc =
-            ProcFs::open().map_err(|source| Error::Open { path: PathBuf::from("/proc"), source })?;
+            ProcFs::open().map_err(|source| CgroupError::Open { path: PathBuf::from("/proc"), source })?;
         // Kernels before 5.2 cannot freeze either; then the caller's repeated kills have to outrun the forks.
         let frozen = self.freeze();
         let killed = self.kill_each(&mut proc);
@@ -432,14 +435,14 @@ impl Leaf {
     /// Creates the leaf `name` in `place`.
     ///
     /// # Errors
-    /// `AlreadyExists` inside [`Error::Create`] if the name is taken. After any failure, no new cgroup is left.
-    pub fn create(place: &Place, name: &str) -> Result<Self, Error> {
+    /// `AlreadyExists` inside [`CgroupError::Create`] if the name is taken. After any failure, no new cgroup is left.
+    pub fn create(place: &LeafPlace, name: &str) -> Result<Self, CgroupError> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\n', '\0']) {
-            return Err(Error::Name { name: name.to_owned() });
+            return Err(CgroupError::Name { name: name.to_owned() });
         }
         let path = place.path().join(name);
         if let Err(errno) = rustix::fs::mkdirat(place.dir(), name, Mode::from_raw_mode(0o755)) {
-            return Err(Error::Create { path, source: errno.into() });
+            return Err(CgroupError::Create { path, source: errno.into() });
         }
         let cgroup = format!("{}/{name}", place.cgroup().trim_end_matches('/'));
         let opened = rustix::fs::openat(
@@ -455,7 +458,7 @@ impl Leaf {
             Ok(dir) => Ok(Self(Cgroup::new(dir, path, cgroup))),
             Err(errno) => {
                 let _ = rustix::fs::unlinkat(place.dir(), name, AtFlags::REMOVEDIR);
-                Err(Error::Open { path, source: errno.into() })
+                Err(CgroupError::Open { path, source: errno.into() })
             }
         }
     }
@@ -466,28 +469,28 @@ impl Leaf {
     ///
     /// # Errors
     /// Also when the path has a symbolic link or the directory is no cgroup.
-    pub fn open(path: &Path) -> Result<Option<Self>, Error> {
+    pub fn open(path: &Path) -> Result<Option<Self>, CgroupError> {
         let dir = match dir::open_absolute(path) {
             Ok(dir) => dir,
             Err(errno) if dir::is_gone(errno) => return Ok(None),
-            Err(errno) => return Err(Error::Open { path: path.to_owned(), source: errno.into() }),
+            Err(errno) => return Err(CgroupError::Open { path: path.to_owned(), source: errno.into() }),
         };
         match dir::is_cgroup2(dir.as_fd()) {
             Ok(true) => {}
-            Ok(false) => return Err(Error::NotCgroup2 { path: path.to_owned(), source: None }),
-            Err(errno) => return Err(Error::Open { path: path.to_owned(), source: errno.into() }),
+            Ok(false) => return Err(CgroupError::NotCgroup2 { path: path.to_owned(), source: None }),
+            Err(errno) => return Err(CgroupError::Open { path: path.to_owned(), source: errno.into() }),
         }
-        let mountinfo = dir::read_proc(c"/proc/self/mountinfo").map_err(|errno| Error::Open {
+        let mountinfo = dir::read_proc(c"/proc/self/mountinfo").map_err(|errno| CgroupError::Open {
             path: PathBuf::from("/proc/self/mountinfo"),
             source: errno.into(),
         })?;
         let cgroup = cgroup_at(&mountinfo, path)
-            .map_err(|why| Error::NotCgroup2 { path: path.to_owned(), source: Some(Box::new(why)) })?;
+            .map_err(|why| CgroupError::NotCgroup2 { path: path.to_owned(), source: Some(Box::new(why)) })?;
         match dir::open_file(dir.as_fd(), c"cgroup.events") {
             Ok(_) => Ok(Some(Self(Cgroup::new(dir, path.to_owned(), cgroup)))),
             // The cgroup was removed meanwhile. The root of the hierarchy has no events and is no leaf.
             Err(Errno::NOENT) if is_removed(path) => Ok(None),
-            Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
+            Err(errno) => Err(CgroupError::Open { path: path.join("cgroup.events"), source: errno.into() }),
         }
     }
 
@@ -555,7 +558,7 @@ impl KilledLeaf {
     ///
     /// The second step reaches processes whose main thread has exited. Returns how many members were signalled by
     /// themselves.
-    pub fn kill_again(&self, proc: &mut ProcFs) -> Result<usize, Error> {
+    pub fn kill_again(&self, proc: &mut ProcFs) -> Result<usize, CgroupError> {
         self.0.kill_all()?;
         self.0.kill_each(proc)
     }

@@ -1,7 +1,7 @@
 //! One cgroup v2 leaf as a value: find a place, create, limit, join, freeze, kill, watch, measure, remove.
 //!
 //! **Purpose.** A cgroup is the strongest way to know the members of a sandbox: no member can leave the cgroup by
-//! itself without write access to another one. [`Place`] finds the directory in which this process may create leaves:
+//! itself without write access to another one. [`LeafPlace`] finds the directory in which this process may create leaves:
 //! on pure cgroup v2, on hybrid hosts, below a delegated cgroup and in a container. [`Leaf`] is such a cgroup.
 //!
 //! [`LimitedPlace`] finds the directory for leaves with [`Limits`], which need the controllers `memory`, `pids` and `cpu`.
@@ -21,10 +21,10 @@
 //!
 //! # Example
 //! ```no_run
-//! use penfold_cgroup::{Leaf, Place};
+//! use penfold_cgroup::{Leaf, LeafPlace};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let leaf = Leaf::create(&Place::find_here()?, "build-17")?;
+//! let leaf = Leaf::create(&LeafPlace::find_here()?, "build-17")?;
 //! std::fs::write(leaf.path().join("cgroup.procs"), "4711")?;
 //! let killed = leaf.kill()?;
 //! while killed.populated()? {
@@ -48,9 +48,9 @@ pub mod v1freezer;
 pub mod v1group;
 mod walk;
 
-pub use leaf::{Cgroup, Error, KillFailed, KilledLeaf, Leaf, RemoveFailed, Usage};
+pub use leaf::{Cgroup, CgroupError, KillFailed, KilledLeaf, Leaf, LeafUsage, RemoveFailed};
 pub use limits::{LimitError, LimitedPlace, Limits};
 pub use membership::Membership;
 pub use oom::Shortages;
-pub use place::{CallerCgroup, NoPlace, Place};
+pub use place::{CallerCgroup, LeafPlace, NoPlace};
 pub use readings::Readings;

@@ -7,23 +7,29 @@ use penfold_process::{Pid, ProcFs, pid_from_raw};
 use rustix::io::Errno;
 
 use crate::dir;
-use crate::walk::{Visit, walk};
+use crate::walk::{Visit, walk_cgroups};
 
 /// Adds to `out` the pid of every process in `top` and below; `list` is the `cgroup.procs` of `top`, if already open.
-pub(crate) fn processes(
+pub(crate) fn collect_processes(
     top: BorrowedFd<'_>,
     list: Option<BorrowedFd<'_>>,
     out: &mut Vec<Pid>,
 ) -> Result<(), Errno> {
-    let mut members =
-        Members { out, tids: Vec::new(), text: Vec::new(), open: list, list: c"cgroup.procs", failure: None };
-    walk(top, &mut members);
+    let mut members = MemberReader {
+        out,
+        tids: Vec::new(),
+        text: Vec::new(),
+        open: list,
+        list: c"cgroup.procs",
+        failure: None,
+    };
+    walk_cgroups(top, &mut members);
     let mut tids = members.tids;
     match members.failure {
         Some(errno) => return Err(errno),
         None if out.is_empty() => {
             // Kernels before 5.2 omit a process whose main thread has exited from `cgroup.procs`.
-            let mut threads = Members {
+            let mut threads = MemberReader {
                 out: &mut tids,
                 tids: Vec::new(),
                 text: Vec::new(),
@@ -31,7 +37,7 @@ pub(crate) fn processes(
                 list: c"cgroup.threads",
                 failure: None,
             };
-            walk(top, &mut threads);
+            walk_cgroups(top, &mut threads);
             if let Some(errno) = threads.failure {
                 return Err(errno);
             }
@@ -46,7 +52,7 @@ pub(crate) fn processes(
     Ok(())
 }
 
-struct Members<'a> {
+struct MemberReader<'a> {
     out: &'a mut Vec<Pid>,
     /// Threads whose process is not known yet.
     tids: Vec<Pid>,
@@ -57,7 +63,7 @@ struct Members<'a> {
     failure: Option<Errno>,
 }
 
-impl Visit for Members<'_> {
+impl Visit for MemberReader<'_> {
     fn enter(&mut self, dir: BorrowedFd<'_>) {
         let read = match self.open.take() {
             Some(list) => dir::read_again(list, &mut self.text),

@@ -17,7 +17,7 @@ pub struct ParseError {
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct MountEntry {
     /// The id of the mount, which may be reused after an unmount.
     pub id: u32,
     /// The id of the parent mount.
@@ -38,7 +38,7 @@ pub struct Mount {
     pub super_options: String,
 }
 
-impl Mount {
+impl MountEntry {
     /// Tells whether `option` is among the options of the mount or of the file system.
     pub fn has_option(&self, option: &str) -> bool {
         self.options.split(',').chain(self.super_options.split(',')).any(|found| found == option)
@@ -46,7 +46,7 @@ impl Mount {
 }
 
 /// Parses the whole text. Optional fields are skipped, known or not.
-pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
+pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>, ParseError> {
     lines(text).map(|line| line.map(Line::to_mount)).collect()
 }
 
@@ -54,7 +54,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
 pub(crate) fn of_type<'a>(
     text: &'a [u8],
     fs_type: &'a [u8],
-) -> impl Iterator<Item = Result<Mount, ParseError>> + 'a {
+) -> impl Iterator<Item = Result<MountEntry, ParseError>> + 'a {
     text.split(|&byte| byte == b'\n').enumerate().filter_map(move |(index, line)| {
         // Search for the type as a word before parsing: this is on the path of every run, and most mounts are of other
         // types.
@@ -105,8 +105,8 @@ impl<'a> Line<'a> {
         Ok(Self { id, parent, device, root, mount_point, options, fs_type, source, super_options })
     }
 
-    fn to_mount(self) -> Mount {
-        Mount {
+    fn to_mount(self) -> MountEntry {
+        MountEntry {
             id: self.id,
             parent: self.parent,
             device: text(self.device),
@@ -176,7 +176,7 @@ mod tests {
         {
             let line =
                 format!("36 35 98:0 /mnt1 /mnt2 rw,noatime {optional}- ext3 /dev/root rw,errors=continue\n");
-            let mounts = parse(line.as_bytes()).expect("the example of the man page");
+            let mounts = parse_mountinfo(line.as_bytes()).expect("the example of the man page");
             assert_eq!(mounts.len(), 1);
             assert_eq!(mounts[0].root, PathBuf::from("/mnt1"));
             assert_eq!(mounts[0].mount_point, PathBuf::from("/mnt2"));
@@ -188,20 +188,20 @@ mod tests {
     #[test]
     fn octal_escapes_are_undone() {
         let line = br"40 23 0:5 / /a\040b\011c\012d\134e\043f rw - cgroup2 none rw";
-        assert_eq!(parse(line).expect("escapes")[0].mount_point, PathBuf::from("/a b\tc\nd\\e#f"));
+        assert_eq!(parse_mountinfo(line).expect("escapes")[0].mount_point, PathBuf::from("/a b\tc\nd\\e#f"));
         assert_eq!(&*unescape(br"\04x\9\"), br"\04x\9\");
     }
 
     #[test]
     fn an_empty_source_is_legal() {
-        let mounts = parse(b"40 23 0:5 / /a rw - tmpfs  rw").expect("an empty source");
+        let mounts = parse_mountinfo(b"40 23 0:5 / /a rw - tmpfs  rw").expect("an empty source");
         assert_eq!(mounts[0].source, PathBuf::new());
         assert_eq!(mounts[0].super_options, "rw");
     }
 
     #[test]
     fn a_damaged_line_is_named() {
-        let error = parse(b"36 35 98:0 / /a rw - ext3 x rw\n37 35 98:0 /\n").expect_err("cut off");
+        let error = parse_mountinfo(b"36 35 98:0 / /a rw - ext3 x rw\n37 35 98:0 /\n").expect_err("cut off");
         assert_eq!(error, ParseError { line: 2, field: "the mount point" });
     }
 
@@ -217,7 +217,7 @@ mod tests {
     proptest! {
         #[test]
         fn parse_never_panics(text in proptest::collection::vec(any::<u8>(), 0..512)) {
-            let _ = parse(&text);
+            let _ = parse_mountinfo(&text);
             let _ = of_type(&text, b"cgroup2").count();
         }
 
@@ -227,7 +227,7 @@ mod tests {
                 "{id} 1 0:5 {} {} rw,nosuid shared:1 - cgroup2 cgroup rw,nsdelegate\n",
                 escape(&root), escape(&point),
             );
-            let mounts = parse(line.as_bytes()).expect("a line as the kernel writes it");
+            let mounts = parse_mountinfo(line.as_bytes()).expect("a line as the kernel writes it");
             prop_assert_eq!(mounts[0].id, id);
             prop_assert_eq!(&mounts[0].root, &PathBuf::from(root));
             prop_assert_eq!(&mounts[0].mount_point, &PathBuf::from(point));

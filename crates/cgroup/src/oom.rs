@@ -47,11 +47,11 @@ impl Baseline {
 fn count(file: &Path) -> Option<Shortages> {
     let file = rustix::path::Arg::into_c_str(file).ok()?;
     let mut text = [0; 512];
-    dir::read_short(CWD, &file, &mut text).ok().and_then(parse)
+    dir::read_short(CWD, &file, &mut text).ok().and_then(parse_shortages)
 }
 
 /// Returns the counts in the text of `memory.events` or `memory.events.local`.
-pub(crate) fn parse(text: &[u8]) -> Option<Shortages> {
+pub(crate) fn parse_shortages(text: &[u8]) -> Option<Shortages> {
     let value = |key: &[u8]| {
         let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(key))?;
         std::str::from_utf8(line.trim_ascii()).ok()?.parse().ok()
@@ -67,9 +67,9 @@ mod tests {
     fn kills_for_want_of_memory_are_counted_apart_from_those_of_groups() {
         // From a host with cgroup v2 only, Linux 6.12.
         let text = b"low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n";
-        assert_eq!(parse(text), Some(Shortages { kills: 1, at_limit: 2 }));
-        assert_eq!(parse(b"low 0\nhigh 0\nmax 0\noom 0\n"), None);
-        assert_eq!(parse(b""), None);
+        assert_eq!(parse_shortages(text), Some(Shortages { kills: 1, at_limit: 2 }));
+        assert_eq!(parse_shortages(b"low 0\nhigh 0\nmax 0\noom 0\n"), None);
+        assert_eq!(parse_shortages(b""), None);
     }
 
     /// spec: 2.4

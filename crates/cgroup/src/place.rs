@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::dir;
 use crate::membership::Membership;
-use crate::mountinfo::{self, Mount};
+use crate::mountinfo::{self, MountEntry};
 
 /// The reason why no leaf can be created.
 #[derive(Debug, thiserror::Error)]
@@ -81,13 +81,13 @@ pub struct CallerCgroup {
 
 /// A cgroup2 directory in which leaves may be created.
 #[derive(Debug)]
-pub struct Place {
+pub struct LeafPlace {
     dir: OwnedFd,
     path: PathBuf,
     cgroup: String,
 }
 
-impl Place {
+impl LeafPlace {
     /// Finds the own cgroup in the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`, without touching the
     /// directory.
     ///
@@ -121,7 +121,7 @@ impl Place {
         Err(why.unwrap_or(NoPlace::NotMounted))
     }
 
-    /// Finds the own cgroup of this process, like [`Place::find`].
+    /// Finds the own cgroup of this process, like [`LeafPlace::find`].
     ///
     /// If the whole hierarchy is mounted at the usual mount point, the list of mounts is not read. The kernel needs
     /// longer for that list than for all the rest: a millisecond on a host with hundreds of mounts.
@@ -171,11 +171,11 @@ impl Place {
             Err(errno) => return Err(NoPlace::Io { path, source: errno.into() }),
         };
         match check(dir.as_fd()) {
-            Ok(Check::Good) => Ok(Self { dir, path, cgroup }),
-            Ok(Check::NotCgroup2) => Err(NoPlace::NotCgroup2 { path }),
-            Ok(Check::Threaded) => Err(NoPlace::Threaded { path }),
-            Ok(Check::Denied(Errno::ROFS)) => Err(NoPlace::ReadOnly { mount_point: path }),
-            Ok(Check::Denied(errno)) => Err(NoPlace::NotWritable { path, source: errno.into() }),
+            Ok(PlaceCheck::Good) => Ok(Self { dir, path, cgroup }),
+            Ok(PlaceCheck::NotCgroup2) => Err(NoPlace::NotCgroup2 { path }),
+            Ok(PlaceCheck::Threaded) => Err(NoPlace::Threaded { path }),
+            Ok(PlaceCheck::Denied(Errno::ROFS)) => Err(NoPlace::ReadOnly { mount_point: path }),
+            Ok(PlaceCheck::Denied(errno)) => Err(NoPlace::NotWritable { path, source: errno.into() }),
             Err(errno) => Err(NoPlace::Io { path, source: errno.into() }),
         }
     }
@@ -218,31 +218,31 @@ fn read_proc(path: &CStr) -> Result<Vec<u8>, NoPlace> {
     })
 }
 
-enum Check {
+enum PlaceCheck {
     Good,
     NotCgroup2,
     Denied(Errno),
     Threaded,
 }
 
-fn check(dir: BorrowedFd<'_>) -> Result<Check, Errno> {
+fn check(dir: BorrowedFd<'_>) -> Result<PlaceCheck, Errno> {
     if !dir::is_cgroup2(dir)? {
-        return Ok(Check::NotCgroup2);
+        return Ok(PlaceCheck::NotCgroup2);
     }
     for name in [c".", c"cgroup.procs"] {
         match writable(dir, name) {
             Ok(()) => {}
-            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => return Ok(Check::Denied(errno)),
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => return Ok(PlaceCheck::Denied(errno)),
             Err(errno) => return Err(errno),
         }
     }
     let mut text = [0; 32];
     match dir::read_short(dir, c"cgroup.type", &mut text) {
         // The type "domain threaded" is a domain too, but a cgroup created in it starts out invalid.
-        Ok(text) if text.starts_with(b"domain\n") => Ok(Check::Good),
-        Ok(_) => Ok(Check::Threaded),
+        Ok(text) if text.starts_with(b"domain\n") => Ok(PlaceCheck::Good),
+        Ok(_) => Ok(PlaceCheck::Threaded),
         // The root of the hierarchy has no type, and cgroups on kernels before 4.14 have none.
-        Err(Errno::NOENT) => Ok(Check::Good),
+        Err(Errno::NOENT) => Ok(PlaceCheck::Good),
         Err(errno) => Err(errno),
     }
 }
@@ -260,7 +260,7 @@ fn candidates(
     mountinfo: &[u8],
     self_cgroup: &[u8],
 ) -> Result<impl Iterator<Item = Result<CallerCgroup, NoPlace>>, NoPlace> {
-    let mounts: Vec<Mount> =
+    let mounts: Vec<MountEntry> =
         mountinfo::of_type(mountinfo, b"cgroup2").collect::<Result<_, mountinfo::ParseError>>()?;
     if mounts.is_empty() {
         return Err(NoPlace::NotMounted);
@@ -270,7 +270,7 @@ fn candidates(
     Ok(mounts.into_iter().rev().map(move |mount| below(mount, &own)))
 }
 
-fn below(mount: Mount, cgroup: &str) -> Result<CallerCgroup, NoPlace> {
+fn below(mount: MountEntry, cgroup: &str) -> Result<CallerCgroup, NoPlace> {
     // From inside a namespace, roots look like `/..`: such paths say where a cgroup is, but do not lead to it.
     let hidden = Path::new(cgroup).components().any(|part| part == std::path::Component::ParentDir);
     // After a loss, a name that is not UTF-8 could not be told from other names.

@@ -30,7 +30,7 @@ impl Readings {
     /// Reads the memory that the members use now, in bytes: `memory.current`, if the controller is enabled.
     pub fn memory(&self) -> Option<u64> {
         let mut text = [0; 64];
-        dir::read_short(self.dir.as_fd(), c"memory.current", &mut text).ok().and_then(number)
+        dir::read_short(self.dir.as_fd(), c"memory.current", &mut text).ok().and_then(parse_number)
     }
 
     /// Clears `out` and reads the pid of every visible process in the leaf and below into it.
@@ -39,7 +39,7 @@ impl Readings {
     /// When a list of processes cannot be read.
     pub fn processes(&self, out: &mut Vec<Pid>) -> Result<(), Errno> {
         out.clear();
-        members::processes(self.dir.as_fd(), None, out)
+        members::collect_processes(self.dir.as_fd(), None, out)
     }
 }
 
@@ -48,10 +48,10 @@ pub(crate) fn cpu_time(dir: BorrowedFd<'_>) -> Option<Duration> {
     let mut text = [0; 512];
     let text = dir::read_short(dir, c"cpu.stat", &mut text).ok()?;
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "))?;
-    Some(Duration::from_micros(number(line)?))
+    Some(Duration::from_micros(parse_number(line)?))
 }
 
 /// Parses a decimal number with a line feed after it.
-pub(crate) fn number(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
 }

@@ -13,11 +13,11 @@ use penfold_process::{ProcFs, Process};
 
 use crate::dir;
 use crate::membership::Membership;
-use crate::mountinfo::{self, Mount};
+use crate::mountinfo::{self, MountEntry};
 
 /// The result of [`V1Freezer::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
+pub enum FreezerRelease {
     /// The process was frozen and no longer is; pending signals reach it.
     Released,
     /// The process is not frozen by v1: it is in the root, in a cgroup that is not frozen, or gone.
@@ -36,7 +36,7 @@ pub struct V1Freezer {
 impl V1Freezer {
     /// Finds the mount of the hierarchy in the text of `/proc/self/mountinfo`; `None` on hosts without the hierarchy.
     pub fn find(mountinfo: &[u8]) -> io::Result<Option<Self>> {
-        let Some(Mount { mount_point, root, .. }) = locate(mountinfo) else {
+        let Some(MountEntry { mount_point, root, .. }) = locate(mountinfo) else {
             return Ok(None);
         };
         match dir::open_absolute(&mount_point) {
@@ -57,22 +57,22 @@ impl V1Freezer {
     ///
     /// # Errors
     /// When the kernel refused the move; a frozen process is still frozen then.
-    pub fn release(&self, proc: &mut ProcFs, process: &Process) -> io::Result<Release> {
+    pub fn release(&self, proc: &mut ProcFs, process: &Process) -> io::Result<FreezerRelease> {
         let pid = process.id().pid;
         let Some(text) = proc.cgroups(pid)? else {
-            return Ok(Release::NotFrozen);
+            return Ok(FreezerRelease::NotFrozen);
         };
         let Some(path) = Membership::of(&text).v1(b"freezer").filter(|path| *path != b"/") else {
-            return Ok(Release::NotFrozen);
+            return Ok(FreezerRelease::NotFrozen);
         };
         let Some(below) = self.below(path) else {
-            return Ok(Release::OutOfSight);
+            return Ok(FreezerRelease::OutOfSight);
         };
         if !self.is_frozen(&below)? || process.has_exited()? {
-            return Ok(Release::NotFrozen);
+            return Ok(FreezerRelease::NotFrozen);
         }
-        dir::write(self.dir.as_fd(), c"cgroup.procs", pid.to_string().as_bytes())?;
-        Ok(Release::Released)
+        dir::write_control_file(self.dir.as_fd(), c"cgroup.procs", pid.to_string().as_bytes())?;
+        Ok(FreezerRelease::Released)
     }
 
     fn below(&self, path: &[u8]) -> Option<PathBuf> {
@@ -102,7 +102,7 @@ impl V1Freezer {
     }
 }
 
-fn locate(mountinfo: &[u8]) -> Option<Mount> {
+fn locate(mountinfo: &[u8]) -> Option<MountEntry> {
     mountinfo::of_type(mountinfo, b"cgroup")
         .filter_map(Result::ok)
         .filter(|mount| mount.super_options.split(',').any(|option| option == "freezer"))

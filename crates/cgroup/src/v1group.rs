@@ -18,7 +18,7 @@ const CGROUP_SUPER_MAGIC: FsWord = 0x0027_e0eb;
 ///
 /// # Errors
 /// `ENOTSUP` if the directory is not of cgroup v1; those of openat(2) and read(2).
-pub fn processes(path: &Path, out: &mut Vec<Pid>) -> Result<bool, Errno> {
+pub fn v1_processes(path: &Path, out: &mut Vec<Pid>) -> Result<bool, Errno> {
     let top = match dir::open_absolute(path) {
         Ok(top) => top,
         Err(errno) if dir::is_gone(errno) => return Ok(false),
@@ -27,6 +27,6 @@ pub fn processes(path: &Path, out: &mut Vec<Pid>) -> Result<bool, Errno> {
     if rustix::fs::fstatfs(&top)?.f_type != CGROUP_SUPER_MAGIC {
         return Err(Errno::NOTSUP);
     }
-    members::processes(top.as_fd(), None, out)?;
+    members::collect_processes(top.as_fd(), None, out)?;
     Ok(true)
 }

@@ -20,7 +20,7 @@ pub(crate) trait Visit {
     fn fail(&mut self, dir: BorrowedFd<'_>, errno: Errno);
 }
 
-struct Level {
+struct WalkLevel {
     name: CString,
     /// Names in the parent that are not yet visited.
     siblings: Vec<CString>,
@@ -29,10 +29,10 @@ struct Level {
 /// Walks `top` and all cgroups below it. Cgroups that are removed meanwhile are skipped.
 ///
 /// The walk needs one descriptor and no recursion, whatever the depth: a member can nest cgroups as deep as it likes.
-pub(crate) fn walk(top: BorrowedFd<'_>, visit: &mut impl Visit) {
+pub(crate) fn walk_cgroups(top: BorrowedFd<'_>, visit: &mut impl Visit) {
     visit.enter(top);
     let mut here: Option<OwnedFd> = None;
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<WalkLevel> = Vec::new();
     let mut pending = list(top, visit);
     loop {
         let current = here.as_ref().map_or(top, AsFd::as_fd);
@@ -41,7 +41,7 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visit: &mut impl Visit) {
                 Ok(next) => {
                     visit.enter(next.as_fd());
                     let below = list(next.as_fd(), visit);
-                    levels.push(Level { name, siblings: std::mem::replace(&mut pending, below) });
+                    levels.push(WalkLevel { name, siblings: std::mem::replace(&mut pending, below) });
                     here = Some(next);
                 }
                 Err(errno) if dir::is_gone(errno) => {}

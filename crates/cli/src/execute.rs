@@ -3,13 +3,14 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use penfold_launch::LaunchError;
 use penfold_state::StartFailure;
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::failure::{Failure, NotStarted};
+use crate::failure::Failure;
 use crate::variables;
 
 /// Becomes a program, with the signal mask of this process; returns only if that fails.
@@ -45,12 +46,12 @@ pub(crate) fn with(
     // penfold itself ignores SIGPIPE.
     let pipe = if signal::pipe_inherited_ignored() { &mut ignored } else { &mut defaults };
     pipe.push(Signal::PIPE.as_raw());
-    let mask = signal::block(&SignalSet::empty()).unwrap_or_else(|_| SignalSet::empty());
+    let mask = signal::block_signals(&SignalSet::empty()).unwrap_or_else(|_| SignalSet::empty());
     let errno = program.signals(mask, ignored, defaults).exec().errno;
     let failure = if errno == Errno::NOENT.raw_os_error() {
         StartFailure::NotFound
     } else {
         StartFailure::NotExecutable(errno)
     };
-    NotStarted { failure: &failure, command: &name.to_string_lossy(), directory: None }.into()
+    LaunchError::of_start_failure(&failure, &name.to_string_lossy(), None).into()
 }

@@ -5,15 +5,14 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io;
-use std::path::PathBuf;
 
 use penfold_client::{Error as ClientError, Problem};
 use penfold_control::{ForgetError, ResolveError};
+use penfold_launch::{LaunchError, LaunchErrorKind};
 use penfold_request::{Refusal, RefusalKind};
 use penfold_server::ServeError;
 use penfold_state::log::LogError;
-use penfold_state::{Outcome, StartFailure, StateError, error_chain, sentence_chain};
-use rustix::io::Errno;
+use penfold_state::{StateError, error_chain, sentence_chain};
 
 use crate::exit_codes;
 use crate::output::{self, WriteError};
@@ -80,10 +79,7 @@ impl From<&io::Error> for FailureKind {
 
 impl From<&StateError> for FailureKind {
     fn from(error: &StateError) -> FailureKind {
-        match error {
-            StateError::Stranger { .. } => FailureKind::NotPermitted,
-            StateError::Io { source, .. } => source.into(),
-        }
+        (&io::Error::from(error.kind())).into()
     }
 }
 
@@ -115,12 +111,13 @@ impl From<&ForgetError> for FailureKind {
     }
 }
 
-impl From<&StartFailure> for FailureKind {
-    fn from(failure: &StartFailure) -> FailureKind {
-        match failure {
-            StartFailure::NotFound => FailureKind::NotFound,
-            StartFailure::NotExecutable(_) => FailureKind::NotExecutable,
-            StartFailure::Directory(_) | StartFailure::Other(_) => FailureKind::NotStarted,
+impl From<LaunchErrorKind> for FailureKind {
+    fn from(kind: LaunchErrorKind) -> FailureKind {
+        match kind {
+            LaunchErrorKind::NotStarted => FailureKind::NotStarted,
+            LaunchErrorKind::NotExecutable => FailureKind::NotExecutable,
+            LaunchErrorKind::NotFound => FailureKind::NotFound,
+            LaunchErrorKind::Unverified => FailureKind::Unverified,
         }
     }
 }
@@ -174,20 +171,6 @@ impl Failure {
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
-        self
-    }
-
-    /// Notes what programs are told of a command that was not started, besides the kind.
-    #[must_use]
-    pub(crate) fn refused_by(mut self, outcome: &Outcome) -> Failure {
-        if outcome.name_holder.is_some() {
-            self.refusal = Some(RefusalKind::NameTaken);
-            // The id may not be readable.
-            self.holder = outcome.name_holder.clone().filter(|holder| holder != "?");
-        }
-        if outcome.report.failure == Some(StartFailure::NotExecutable(Errno::TOOBIG.raw_os_error())) {
-            self.refusal = Some(RefusalKind::TooLarge);
-        }
         self
     }
 
@@ -291,7 +274,7 @@ impl From<ResolveError> for Failure {
             ResolveError::Ambiguous { .. } => {
                 plain(FailureKind::Ambiguous, &error).hint("give more characters, or the whole id")
             }
-            ResolveError::Unreadable { .. } => plain(FailureKind::Other, &error),
+            ResolveError::Unreadable { kind, .. } => plain(FailureKind::from(&io::Error::from(kind)), &error),
         }
     }
 }
@@ -349,14 +332,13 @@ fn of_problem(problem: &Problem) -> Failure {
     }
 }
 
-/// A command that did not start.
-pub(crate) struct NotStarted<'a> {
-    /// The reason.
-    pub(crate) failure: &'a StartFailure,
-    /// The command as the user typed it.
-    pub(crate) command: &'a str,
-    /// The value of `--workdir`, if given.
-    pub(crate) directory: Option<PathBuf>,
+impl From<LaunchError> for Failure {
+    /// What is left of the sandbox is printed before, see [`Remains`](penfold_launch::Remains).
+    fn from(error: LaunchError) -> Failure {
+        let LaunchError { kind, sentence, cause, hint, refusal, holder, remains: _ } = error;
+        let cause = cause.map(|cause| -> Box<dyn Error> { cause });
+        Failure { kind: kind.into(), sentence, cause, hint, refusal, holder }
+    }
 }
 
 impl From<ServeError> for Failure {
@@ -377,40 +359,6 @@ impl From<ServeError> for Failure {
         match hint {
             Some(hint) => failure.hint(hint),
             None => failure,
-        }
-    }
-}
-
-impl From<NotStarted<'_>> for Failure {
-    fn from(start: NotStarted<'_>) -> Failure {
-        let NotStarted { failure, command, directory } = start;
-        let kind = FailureKind::from(failure);
-        let directory = directory.unwrap_or_default();
-        let system = |errno: i32| io::Error::from_raw_os_error(errno);
-        let cannot_run = || Failure::new(kind, format!("cannot run `{command}`"));
-        match failure {
-            StartFailure::NotFound if command.contains('/') => {
-                // execve(2) also returns ENOENT if the interpreter of a script, or the loader of a program, is missing.
-                let exists = directory.join(command).is_file();
-                let why =
-                    if exists { "the file exists, but its interpreter does not" } else { "no such file" };
-                Failure::new(kind, format!("cannot run `{command}`: {why}"))
-            }
-            StartFailure::NotFound => {
-                Failure::new(kind, format!("cannot run `{command}`: not found in PATH"))
-            }
-            StartFailure::NotExecutable(_) if directory.join(command).is_dir() => {
-                Failure::new(kind, format!("cannot run `{command}`: the path is a directory"))
-            }
-            StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
-            StartFailure::Directory(errno) => {
-                // Without `-w` it is that of the caller.
-                let name = Some(directory).filter(|path| !path.as_os_str().is_empty());
-                let name = name.map_or_else(String::new, |path| format!(" `{}`", path.display()));
-                let sentence = format!("cannot enter the working directory{name}");
-                Failure::new(kind, sentence).because(system(*errno))
-            }
-            StartFailure::Other(reason) => cannot_run().because(reason.clone()),
         }
     }
 }

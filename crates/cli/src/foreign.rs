@@ -6,9 +6,9 @@ mod target;
 
 use std::time::Duration;
 
-use penfold_control::descent::{self, Belongs};
+use penfold_control::descent::{self, ProcessSandbox};
 use penfold_process::{Pid, ProcFs, ProcessId, Stat};
-use penfold_teardown::{Scope, Search, Selector, StopPolicy, Teardown};
+use penfold_teardown::{MemberScope, Search, Selector, StopPolicy, Teardown};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -164,8 +164,8 @@ impl Targets {
             patience: request.patience,
             ..StopPolicy::default()
         };
-        let mut teardown = Teardown::new(self.proc, None, Scope::Host(Box::new(self.search)));
-        Ok(Ended::new(penfold_teardown::end(&mut teardown, &stop_policy, &mut []), left_out))
+        let mut teardown = Teardown::new(self.proc, None, MemberScope::Host(Box::new(self.search)));
+        Ok(Ended::new(penfold_teardown::end_members(&mut teardown, &stop_policy, &mut []), left_out))
     }
 }
 
@@ -189,18 +189,18 @@ pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> 
 pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
     let number = pid.as_raw_pid();
     match descent::find_owner(pid) {
-        Ok(Belongs::Penfold) => Err(Failure::new(
+        Ok(ProcessSandbox::Penfold) => Err(Failure::new(
             FailureKind::Usage,
             format!("process {number} is the supervisor, standby or launcher of a sandbox"),
         )
         .hint("`penfold ps` lists the sandboxes")),
-        Ok(Belongs::Sandbox(id)) => {
+        Ok(ProcessSandbox::Sandbox(id)) => {
             let id = id.unwrap_or_else(|| "ID".to_owned());
             Err(Failure::new(FailureKind::Usage, format!("process {number} is a member of sandbox {id}"))
                 .hint(format!("`penfold kill {id}` ends it")))
         }
         // The next step of the caller reports a process that is gone.
-        Ok(Belongs::Nobody | Belongs::Unknown) | Err(_) => Ok(()),
+        Ok(ProcessSandbox::Nobody | ProcessSandbox::Unknown) | Err(_) => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use penfold_cgroup::Leaf;
+use penfold_launch::surroundings::LEFT;
 use penfold_process::ProcFs;
 use penfold_state::{Intent, Registry, error_chain};
 use penfold_teardown::MARKER;
@@ -15,9 +16,6 @@ use penfold_teardown::MARKER;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::{surroundings, variables};
-
-/// The variable by which penfold tells itself which sandbox it has left.
-pub(crate) const LEFT: &str = "PENFOLD_LEFT";
 
 /// Leaves the innermost sandbox around this process, and returns its id. The first time, this does not return.
 ///

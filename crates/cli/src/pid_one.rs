@@ -6,8 +6,8 @@
 
 use std::io;
 
-use penfold_sys::child::{self, Exit, Peek};
-use penfold_sys::fork::{Forked, fork};
+use penfold_sys::child::{self, Exit, PeekResult};
+use penfold_sys::fork::{ForkSide, fork};
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -29,24 +29,24 @@ pub(crate) fn fork_if_init() -> Result<Option<u8>, Failure> {
 
 fn stand_in() -> io::Result<Option<u8>> {
     let all = SignalSet::of(1..=64);
-    let before = signal::block(&all)?;
+    let before = signal::block_signals(&all)?;
     let signals = SignalFd::open(&all)?;
     match fork()? {
-        Forked::Child => {
+        ForkSide::Child => {
             drop(signals);
             // Ctrl-C at the container's terminal then goes to pid 1 only, and is forwarded once.
             let _ = rustix::process::setpgid(None, None);
             signal::set_mask(&before)?;
             Ok(None)
         }
-        Forked::Parent(child) => reap_and_forward(child, &signals).map(Some),
+        ForkSide::Parent(child) => reap_and_forward(child, &signals).map(Some),
     }
 }
 
 fn reap_and_forward(main: Pid, signals: &SignalFd) -> io::Result<u8> {
     let pidfd = pidfd_open(main, PidfdFlags::empty())?;
     loop {
-        while let Peek::Ended(pid, exit) = child::reap_any()? {
+        while let PeekResult::Ended(pid, exit) = child::reap_any()? {
             if pid == main {
                 return Ok(match exit {
                     Exit::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
@@ -59,7 +59,9 @@ fn reap_and_forward(main: Pid, signals: &SignalFd) -> io::Result<u8> {
         let mut fds = [PollFd::new(signals, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
         while let Some(signalled) = signals.take()? {
-            if let Some(signal) = signal::signal(signalled.signal).filter(|signal| *signal != Signal::CHILD) {
+            if let Some(signal) =
+                signal::signal_of_number(signalled.signal).filter(|signal| *signal != Signal::CHILD)
+            {
                 // A child that has ended is seen above.
                 let _ = pidfd_send_signal(&pidfd, signal);
             }

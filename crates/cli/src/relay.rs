@@ -229,7 +229,7 @@ fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
 
 /// Opens a pseudoterminal: the master for penfold, the slave for the command.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    penfold_supervisor::open_terminal()
+    penfold_supervisor::open_pty()
 }
 
 #[cfg(test)]

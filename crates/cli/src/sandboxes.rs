@@ -13,7 +13,7 @@ pub(crate) mod tally;
 use std::error::Error;
 use std::time::Duration;
 
-use penfold_control::{End, EndMethod, Limits, View};
+use penfold_control::{EndLimits, EndMethod, SandboxEnd, SandboxView};
 use rustix::process::Signal;
 
 use self::find::{Among, Miss, Selection};
@@ -27,7 +27,7 @@ pub(crate) trait Sandboxes {
     type Sandbox;
 
     /// Lists the sandboxes with their views, the youngest last.
-    fn list(&self, among: Among) -> Result<Vec<(Self::Sandbox, View)>, Failure>;
+    fn list(&self, among: Among) -> Result<Vec<(Self::Sandbox, SandboxView)>, Failure>;
 
     /// Finds one sandbox by its id, a prefix of the id, or its name.
     fn find(&self, word: &str) -> Result<Self::Sandbox, Miss>;
@@ -42,10 +42,11 @@ pub(crate) trait Sandboxes {
     fn shown<'a>(&self, sandbox: &'a Self::Sandbox) -> Shown<'a>;
 
     /// The view; `None` if the sandbox is gone.
-    fn view(&self, sandbox: &Self::Sandbox) -> Option<View>;
+    fn view(&self, sandbox: &Self::Sandbox) -> Option<SandboxView>;
 
     /// Ends sandboxes in parallel. `doing` says what a user reads meanwhile.
-    fn end(&self, found: &[Self::Sandbox], how: EndMethod, limits: &Limits, doing: &str) -> Vec<EndResult>;
+    fn end(&self, found: &[Self::Sandbox], how: EndMethod, limits: &EndLimits, doing: &str)
+    -> Vec<EndResult>;
 
     /// Refuses a signal that cannot be sent to a command.
     fn check_signal(&self, signal: Signal) -> Result<(), Failure>;
@@ -54,10 +55,10 @@ pub(crate) trait Sandboxes {
     fn signal(&self, found: &[Self::Sandbox], signal: Signal) -> Vec<Result<(), Failure>>;
 
     /// Removes the record of a sandbox that has ended.
-    fn forget(&self, sandbox: &Self::Sandbox, limits: &Limits) -> EndResult;
+    fn forget(&self, sandbox: &Self::Sandbox, limits: &EndLimits) -> EndResult;
 
     /// Removes the record of a sandbox whose end was just verified.
-    fn remove_record(&self, sandbox: &Self::Sandbox, limits: &Limits) -> EndResult;
+    fn remove_record(&self, sandbox: &Self::Sandbox, limits: &EndLimits) -> EndResult;
 
     /// Waits until sandboxes have ended, or one of them if `any`; `None` for those that have not ended in time.
     fn wait(
@@ -65,7 +66,7 @@ pub(crate) trait Sandboxes {
         found: &[Self::Sandbox],
         any: bool,
         limit: Option<Duration>,
-    ) -> Result<Vec<Option<End>>, Failure>;
+    ) -> Result<Vec<Option<SandboxEnd>>, Failure>;
 
     /// Whether the command has ended, although something of the sandbox may be left.
     fn has_exited(&self, sandbox: &Self::Sandbox) -> bool;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use penfold_state::Id;
+use penfold_launch::surroundings::Surroundings;
 use penfold_state::evidence::fingerprints::is_same_root;
 use penfold_teardown::MARKER;
 use penfold_unit::Buses;
@@ -13,6 +13,17 @@ use rustix::io::Errno;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::variables;
+
+/// What a launch needs to know.
+pub(crate) fn for_launch(global: &Global) -> Surroundings {
+    Surroundings {
+        state_root: root(global),
+        temporary: temporary(),
+        program: program(),
+        variables: variables::all().collect(),
+        buses: buses(),
+    }
+}
 
 /// The name of a state root below a runtime directory.
 const ROOT: &str = "penfold";
@@ -150,9 +161,7 @@ fn make_private(root: &Path) -> bool {
 /// The ids of the enclosing sandboxes, outermost first, from the marker of this process.
 #[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
 pub(crate) fn outer_sandboxes() -> Vec<String> {
-    let marker = std::env::var_os(MARKER).unwrap_or_default();
-    let marker = marker.to_string_lossy();
-    marker.split(':').filter(|id| Id::is_short(id)).map(str::to_owned).collect()
+    penfold_launch::surroundings::outer_sandboxes(&std::env::var_os(MARKER).unwrap_or_default())
 }
 
 /// The parent of scratch directories, as an absolute path: commands have other working directories. As for mktemp(1), an empty

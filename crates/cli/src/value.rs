@@ -1,102 +1,18 @@
-//! Parsers for argument values: durations, sizes, signals, names, labels, environment settings.
-//!
-//! Pure functions from text to value. An error names the given text and the accepted forms. This module imports
-//! no other module of the crate, so that a fuzzer can include it by path.
+//! Parsers for the values of flags: those of a request, which `request` has, and those of the command line alone.
 
-mod duration;
 mod keys;
-mod limits;
-mod signal;
-mod size;
-#[cfg(test)]
-mod tests;
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use penfold_state::names;
 use rustix::process::Pid;
 
-#[allow(unused_imports, reason = "for messages that name a duration")]
-pub(crate) use duration::Exact;
-pub(crate) use duration::duration;
 pub(crate) use keys::{Keys, keys};
-pub(crate) use limits::{cpus, memory, pids};
-pub(crate) use signal::{ReservedSignal, Signal, name as signal_name, signal};
-pub(crate) use size::{Bytes, size};
-
-/// The text is not of the accepted form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` {problem}; accepted: {accepted}")]
-pub(crate) struct Invalid {
-    given: String,
-    problem: &'static str,
-    accepted: &'static str,
-}
-
-impl Invalid {
-    pub(crate) fn new(given: impl Into<String>, problem: &'static str, accepted: &'static str) -> Invalid {
-        Invalid { given: given.into(), problem, accepted }
-    }
-}
-
-/// The value of `-e`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EnvSetting {
-    /// The name of the variable; not empty, without `=`.
-    pub(crate) key: OsString,
-    /// The value; `None` copies the caller's value.
-    pub(crate) value: Option<OsString>,
-}
-
-/// A label, `key=value`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    /// 1 to 64 characters, `a-z A-Z 0-9 . _ - /`, the first a letter or digit.
-    pub(crate) key: String,
-    /// Any text without control characters, at most 256 bytes.
-    pub(crate) value: String,
-}
-
-/// Parses the name of a sandbox.
-pub(crate) fn name(given: &str) -> Result<String, Invalid> {
-    if names::is_name(given) {
-        return Ok(given.to_owned());
-    }
-    Err(Invalid::new(given, "is not a name", names::NAME_RULE))
-}
-
-/// Parses a label, see [`Label`].
-pub(crate) fn label(given: &str) -> Result<Label, Invalid> {
-    match given.split_once('=') {
-        Some((key, value)) if names::is_label_key(key) && names::is_label_value(value) => {
-            Ok(Label { key: key.to_owned(), value: value.to_owned() })
-        }
-        _ => Err(Invalid::new(
-            given,
-            "is not a label",
-            "`key=value`, the key like a name, the value up to 256 bytes",
-        )),
-    }
-}
-
-/// Parses `K` or `K=V`; keeps bytes that are not UTF-8.
-pub(crate) fn env_setting(given: &OsStr) -> Result<EnvSetting, Invalid> {
-    let bytes = given.as_bytes();
-    let (key, value) = match bytes.iter().position(|&byte| byte == b'=') {
-        Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
-        None => (bytes, None),
-    };
-    if key.is_empty() {
-        return Err(Invalid::new(
-            given.to_string_lossy(),
-            "names no variable",
-            "`KEY=VALUE`, or `KEY` to copy the caller's value",
-        ));
-    }
-    Ok(EnvSetting { key: OsString::from_vec(key.to_vec()), value })
-}
+pub(crate) use penfold_request::value::{
+    Bytes, EnvSetting, Invalid, JOURNALD, Label, ReservedSignal, Signal, cpus, duration, env_setting,
+    event_log, label, memory, name, number, pids, policy_text, restart_policy, signal, signal_name, size,
+    spare_rule,
+};
 
 /// Parses `K=V`; keeps bytes that are not UTF-8.
 pub(crate) fn env_pair(given: &OsStr) -> Result<(OsString, OsString), Invalid> {
@@ -113,24 +29,6 @@ pub(crate) fn root(given: &OsStr) -> Result<PathBuf, Invalid> {
         Some(text) => Ok(PathBuf::from(text)),
         None => Err(Invalid::new(given.to_string_lossy(), "is not UTF-8", "a path that is text")),
     }
-}
-
-/// The event log that is the journal of systemd.
-pub(crate) const JOURNALD: &str = "journald";
-
-/// Parses an event log.
-pub(crate) fn event_log(given: &str) -> Result<String, Invalid> {
-    if given.is_empty() {
-        return Err(Invalid::new("", "names no file", "`journald` or a path"));
-    }
-    Ok(given.to_owned())
-}
-
-/// Parses a whole number.
-pub(crate) fn number(given: &str) -> Result<u64, Invalid> {
-    let digits = !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit());
-    let number = digits.then(|| given.parse().ok()).flatten();
-    number.ok_or_else(|| Invalid::new(given, "is not a number", "a whole number such as `20`"))
 }
 
 /// Parses the id of a process, process group or session.
@@ -150,4 +48,44 @@ pub(crate) fn process(given: &str) -> Result<(Pid, Option<u64>), Invalid> {
     let start = start.parse().ok().filter(|_| is_number);
     let start = start.ok_or_else(|| Invalid::new(given, "has no start time", "PID, or PID@START"))?;
     Ok((pid(number)?, Some(start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_variable_of_a_target_has_a_value() {
+        assert!(env_pair(OsStr::new("K")).is_err());
+        assert_eq!(env_pair(OsStr::new("K=v")), Ok(("K".into(), "v".into())));
+    }
+
+    #[test]
+    fn process_numbers_are_positive() {
+        assert_eq!(pid("1").map(|pid| pid.as_raw_nonzero().get()), Ok(1));
+        for text in ["", "0", "-1", "+1", "1 ", "2147483648", "x"] {
+            assert!(pid(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in any::<String>()) {
+            let _ = (pid(&text), process(&text), keys(&text));
+        }
+
+        #[test]
+        fn no_near_miss_makes_a_parser_panic(text in "[-+]?[0-9.@]{0,30}[a-z]{0,3}") {
+            let _ = (pid(&text), process(&text), keys(&text));
+        }
+
+        #[test]
+        fn no_bytes_make_a_variable_panic(bytes in any::<Vec<u8>>()) {
+            let _ = env_pair(OsStr::from_bytes(&bytes));
+        }
+    }
 }

@@ -170,7 +170,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub fn sandbox(&self, word: &str) -> Result<Sandbox, Error> {
-        self.get(&format!("/v1/sandboxes/{}", encoded(word)))
+        self.get(&format!("/v1/sandboxes/{}", encode_word(word)))
     }
 
     /// Lists the living sandboxes, or all of them; the youngest last.
@@ -184,7 +184,7 @@ impl Client {
             let page: SandboxPage = self.get(&format!("/v1/sandboxes?all={all}&limit=1000{cursor}"))?;
             sandboxes.extend(page.sandboxes);
             match page.next_cursor {
-                Some(next) => cursor = format!("&cursor={}", encoded(&next)),
+                Some(next) => cursor = format!("&cursor={}", encode_word(&next)),
                 None => return Ok(sandboxes),
             }
         }
@@ -295,7 +295,7 @@ fn dial(name: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// Encodes a word as one part of a path or query.
-pub fn encoded(word: &str) -> String {
+pub fn encode_word(word: &str) -> String {
     let mut text = String::with_capacity(word.len());
     for byte in word.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -310,7 +310,7 @@ pub fn encoded(word: &str) -> String {
 }
 
 /// Encodes bytes for a field of JSON.
-pub fn base64(bytes: &[u8]) -> String {
+pub fn encode_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
@@ -334,7 +334,7 @@ mod tests {
         for (word, expected) in
             [("web-1.a_b", "web-1.a_b"), ("a/b?c", "a%2Fb%3Fc"), ("..", "%2E%2E"), ("é", "%C3%A9")]
         {
-            assert_eq!(encoded(word), expected);
+            assert_eq!(encode_word(word), expected);
         }
     }
 }

@@ -28,7 +28,7 @@ mod events;
 mod follow;
 
 pub use address::{InvalidHost, ServerAddress};
-pub use client::{Client, Method, RECONNECT, base64, encoded};
+pub use client::{Client, Method, RECONNECT, encode_base64, encode_word};
 pub use error::{Error, Problem};
 pub use event_parser::{Event, EventParser, Received};
 pub use follow::{Follow, LogEnd, LogEvent, LogFrame, LogRange};

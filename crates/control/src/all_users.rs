@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::process::{Gid, Uid};
 
-use crate::view::{self, View};
+use crate::view::{self, SandboxView};
 
 /// The group of a look with the rights of another user: it owns nothing.
 const NO_GROUP: u32 = 65534;
@@ -29,7 +29,7 @@ pub struct UserRoot {
 ///
 /// # Errors
 /// When `/run/user` or `/tmp` cannot be read.
-pub fn roots() -> io::Result<Vec<UserRoot>> {
+pub fn find_user_roots() -> io::Result<Vec<UserRoot>> {
     let mut roots = vec![UserRoot { user: 0, path: PathBuf::from("/run/penfold") }];
     roots.retain(|root| is_directory_of(&root.path, root.user));
     let bases = [("/run/user", "", "penfold"), ("/tmp", "penfold-", ""), ("/dev/shm", "penfold-", "")];
@@ -51,8 +51,8 @@ pub fn roots() -> io::Result<Vec<UserRoot>> {
 ///
 /// # Errors
 /// When this process may not take the rights of the user, or the records cannot be read.
-pub fn list(root: &UserRoot, all: bool) -> io::Result<Vec<View>> {
-    let _rights = Rights::of(root.user)?;
+pub fn list_user_sandboxes(root: &UserRoot, all: bool) -> io::Result<Vec<SandboxView>> {
+    let _rights = UserRights::of(root.user)?;
     let mut views = view::list_views(&root.path, all)?;
     views.retain(|view| view.claimed);
     Ok(views)
@@ -81,17 +81,17 @@ fn is_directory_of(path: &Path, user: u32) -> bool {
 /// The rights of another user, until this value is dropped. The real and the saved user stay root, so the other user may
 /// neither signal nor trace this process.
 #[derive(Debug)]
-struct Rights {
+struct UserRights {
     groups: Vec<Gid>,
     group: Gid,
 }
 
-impl Rights {
-    fn of(user: u32) -> io::Result<Option<Rights>> {
+impl UserRights {
+    fn of(user: u32) -> io::Result<Option<UserRights>> {
         if user == 0 {
             return Ok(None);
         }
-        let former = Rights { groups: rustix::process::getgroups()?, group: rustix::process::getegid() };
+        let former = UserRights { groups: rustix::process::getgroups()?, group: rustix::process::getegid() };
         // Each step needs the rights that the next one gives up.
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(None, Some(Gid::from_raw(NO_GROUP)), None)?;
@@ -100,7 +100,7 @@ impl Rights {
     }
 }
 
-impl Drop for Rights {
+impl Drop for UserRights {
     fn drop(&mut self) {
         // If a step fails, this process goes on with fewer rights.
         let _ = rustix::thread::set_thread_res_uid(None, Some(Uid::ROOT), None);

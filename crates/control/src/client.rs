@@ -15,11 +15,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use crate::holders::Locks;
-use crate::timeout::timespec;
+use crate::timeout::poll_timeout;
 use penfold_state::Files;
 use penfold_state::lives::NextLife;
 use penfold_state::state::Status;
-use penfold_state::wire::{self, Answer, Received, Request};
+use penfold_state::wire::{self, Answer, ReceiveResult, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
@@ -33,9 +33,15 @@ const AGAIN: Duration = Duration::from_millis(5);
 
 /// Why a client cannot talk to a supervisor.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum ClientError {
-    /// There is no control socket: a foreground sandbox has none, and a socket can be lost.
-    #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
+pub enum SupervisorClientError {
+    /// A foreground sandbox has no control socket.
+    #[error("sandbox {id} cannot be asked: it runs in the foreground")]
+    Foreground {
+        /// The id of the sandbox.
+        id: String,
+    },
+    /// The control socket of a detached sandbox was removed.
+    #[error("sandbox {id} cannot be asked: its control socket is gone")]
     NoSocket {
         /// The id of the sandbox.
         id: String,
@@ -131,7 +137,7 @@ fn await_end(files: &Files, is_near: fn(&Files) -> bool) -> bool {
         if !is_near(files) || files.next_life().is_some() || Instant::now() >= until {
             return false;
         }
-        let _ = rustix::event::poll(&mut [], timespec(AGAIN).as_ref());
+        let _ = rustix::event::poll(&mut [], poll_timeout(AGAIN).as_ref());
     }
 }
 
@@ -145,9 +151,13 @@ fn is_almost_over(files: &Files) -> bool {
 }
 
 /// Returns this error of a request, or that the sandbox has ended. A kill ends the supervisor of an exec before the members.
-pub fn ended_or(files: &Files, error: ClientError) -> ClientError {
+pub fn ended_or(files: &Files, error: SupervisorClientError) -> SupervisorClientError {
     let is_near = |files: &Files| is_almost_over(files) || is_stopping(files);
-    if await_end(files, is_near) { ClientError::Ended { id: files.name().to_owned() } } else { error }
+    if await_end(files, is_near) {
+        SupervisorClientError::Ended { id: files.name().to_owned() }
+    } else {
+        error
+    }
 }
 
 fn is_stopping(files: &Files) -> bool {
@@ -156,32 +166,32 @@ fn is_stopping(files: &Files) -> bool {
 
 /// A connection to a supervisor. No message from it is proof of what it says.
 #[derive(Debug)]
-pub struct Client {
+pub struct SupervisorClient {
     id: String,
     socket: OwnedFd,
     peer: Option<Pid>,
 }
 
-impl Client {
+impl SupervisorClient {
     /// Connects to the supervisor of a sandbox and checks its first message, within `limit`.
     ///
     /// # Errors
-    /// [`ClientError::Ended`] when the sandbox has ended, also just now; others when there is no supervisor, it is not
+    /// [`SupervisorClientError::Ended`] when the sandbox has ended, also just now; others when there is no supervisor, it is not
     /// trusted, or it does not answer.
-    pub fn connect(files: &Files, limit: Duration) -> Result<Client, ClientError> {
-        Client::greet(files, limit).map_err(|error| ended_or(files, error))
+    pub fn connect(files: &Files, limit: Duration) -> Result<SupervisorClient, SupervisorClientError> {
+        SupervisorClient::greet(files, limit).map_err(|error| ended_or(files, error))
     }
 
-    fn greet(files: &Files, limit: Duration) -> Result<Client, ClientError> {
+    fn greet(files: &Files, limit: Duration) -> Result<SupervisorClient, SupervisorClientError> {
         let until = Instant::now() + limit;
         let client = loop {
-            if let Some(client) = Client::dial(files)? {
+            if let Some(client) = SupervisorClient::dial(files)? {
                 break client;
             }
             if Instant::now() >= until {
-                return Err(ClientError::Silent { id: files.name().to_owned() });
+                return Err(SupervisorClientError::Silent { id: files.name().to_owned() });
             }
-            let _ = rustix::event::poll(&mut [], timespec(AGAIN).as_ref());
+            let _ = rustix::event::poll(&mut [], poll_timeout(AGAIN).as_ref());
         };
         match client.answer(until)? {
             Answer::Hello { id, .. } if id == client.id => {
@@ -222,19 +232,22 @@ impl Client {
     ///
     /// The socket is opened by a descriptor of the very file that was checked. Nobody can exchange it in between, and
     /// its path may have any length.
-    pub(crate) fn dial(files: &Files) -> Result<Option<Client>, ClientError> {
+    pub(crate) fn dial(files: &Files) -> Result<Option<SupervisorClient>, SupervisorClientError> {
         let id = files.name().to_owned();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(files.dir(), SOCKET, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) if files.next_life() == Some(NextLife::Awaited) => {
-                return Err(ClientError::Waiting { id });
+                return Err(SupervisorClientError::Waiting { id });
             }
-            Err(Errno::NOENT) => return Err(ClientError::NoSocket { id }),
-            Err(errno) => return Err(ClientError::Io { id, source: Arc::new(errno.into()) }),
+            Err(Errno::NOENT) if files.intent().is_ok_and(|intent| intent.detached.is_none()) => {
+                return Err(SupervisorClientError::Foreground { id });
+            }
+            Err(Errno::NOENT) => return Err(SupervisorClientError::NoSocket { id }),
+            Err(errno) => return Err(SupervisorClientError::Io { id, source: Arc::new(errno.into()) }),
         };
-        let io = |errno: Errno| ClientError::Io { id: id.clone(), source: Arc::new(errno.into()) };
-        let untrusted = |why: String| ClientError::Untrusted { id: id.clone(), why };
+        let io = |errno: Errno| SupervisorClientError::Io { id: id.clone(), source: Arc::new(errno.into()) };
+        let untrusted = |why: String| SupervisorClientError::Untrusted { id: id.clone(), why };
         let stat = rustix::fs::fstat(&file).map_err(io)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(untrusted("it is no socket".to_owned()));
@@ -251,16 +264,16 @@ impl Client {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(ClientError::Deserted { id }),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(SupervisorClientError::Deserted { id }),
             Err(Errno::PROTOTYPE) => return Err(untrusted("it is of another type".to_owned())),
             Err(errno) => return Err(io(errno)),
         }
-        let peer = penfold_sys::peer::peer(socket.as_fd())
-            .map_err(|source| ClientError::Io { id: id.clone(), source: Arc::new(source) })?;
+        let peer = penfold_sys::peer::peer_credentials(socket.as_fd())
+            .map_err(|source| SupervisorClientError::Io { id: id.clone(), source: Arc::new(source) })?;
         if peer.uid != user && !peer.uid.is_root() {
             return Err(untrusted(format!("user {} listens on it", peer.uid.as_raw())));
         }
-        Ok(Some(Client { id, socket, peer: peer.pid }))
+        Ok(Some(SupervisorClient { id, socket, peer: peer.pid }))
     }
 
     /// Returns the short id of the sandbox.
@@ -279,7 +292,7 @@ impl Client {
     ///
     /// # Errors
     /// When no answer comes within `limit`.
-    pub fn request(&self, request: &Request, limit: Duration) -> Result<Answer, ClientError> {
+    pub fn request(&self, request: &Request, limit: Duration) -> Result<Answer, SupervisorClientError> {
         self.request_with(request, &[], limit)
     }
 
@@ -292,7 +305,7 @@ impl Client {
         request: &Request,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<Answer, SupervisorClientError> {
         let until = Instant::now() + limit;
         self.send(request, fds)?;
         self.answer(until)
@@ -302,11 +315,11 @@ impl Client {
     ///
     /// # Errors
     /// When the request cannot be sent.
-    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), SupervisorClientError> {
         wire::send_with(&self.socket, request, fds).map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => ClientError::Silent { id: self.id.clone() },
+            io::ErrorKind::WouldBlock => SupervisorClientError::Silent { id: self.id.clone() },
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                ClientError::Gone { id: self.id.clone() }
+                SupervisorClientError::Gone { id: self.id.clone() }
             }
             _ => self.failed(source),
         })
@@ -316,50 +329,50 @@ impl Client {
     ///
     /// # Errors
     /// Those of recv(2).
-    pub fn take(&self) -> Result<Received<Answer>, ClientError> {
-        wire::receive(&self.socket).map_err(|source| self.failed(source))
+    pub fn take(&self) -> Result<ReceiveResult<Answer>, SupervisorClientError> {
+        wire::receive_message(&self.socket).map_err(|source| self.failed(source))
     }
 
     /// Waits for the next answer.
     ///
     /// # Errors
     /// When no answer comes by then.
-    pub fn answer(&self, until: Instant) -> Result<Answer, ClientError> {
+    pub fn answer(&self, until: Instant) -> Result<Answer, SupervisorClientError> {
         loop {
             match self.take()? {
-                Received::Message(answer) => return Ok(answer),
-                Received::End => return Err(ClientError::Gone { id: self.id.clone() }),
-                Received::Nothing => {}
+                ReceiveResult::Message(answer) => return Ok(answer),
+                ReceiveResult::End => return Err(SupervisorClientError::Gone { id: self.id.clone() }),
+                ReceiveResult::Nothing => {}
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ClientError::Silent { id: self.id.clone() });
+                return Err(SupervisorClientError::Silent { id: self.id.clone() });
             }
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, timespec(left).as_ref()) {
+            match rustix::event::poll(&mut fds, poll_timeout(left).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.failed(errno.into())),
             }
         }
     }
 
-    fn failed(&self, source: io::Error) -> ClientError {
-        ClientError::Io { id: self.id.clone(), source: Arc::new(source) }
+    fn failed(&self, source: io::Error) -> SupervisorClientError {
+        SupervisorClientError::Io { id: self.id.clone(), source: Arc::new(source) }
     }
 
-    fn untrusted(&self, why: String) -> ClientError {
-        ClientError::Untrusted { id: self.id.clone(), why }
+    fn untrusted(&self, why: String) -> SupervisorClientError {
+        SupervisorClientError::Untrusted { id: self.id.clone(), why }
     }
 }
 
-impl AsFd for Client {
+impl AsFd for SupervisorClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl From<Client> for OwnedFd {
-    fn from(client: Client) -> OwnedFd {
+impl From<SupervisorClient> for OwnedFd {
+    fn from(client: SupervisorClient) -> OwnedFd {
         client.socket
     }
 }

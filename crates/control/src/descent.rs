@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use penfold_process::names::LAUNCHER;
-use penfold_process::{Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId, Stat};
 use penfold_state::lock::is_directory_free;
 use penfold_state::{Id, LeafName};
 use penfold_teardown::MARKER;
 
 /// Whether a process has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guard {
+pub enum SupervisionState {
     /// The process descends from a penfold process that is not itself in the sandbox.
     Guarded,
     /// The process does not.
@@ -49,7 +49,7 @@ impl Descent {
             value.borrow_mut().extend_from_slice(marker);
             true
         });
-        if found != Evidence::Yes {
+        if found != EnvironmentMatch::Yes {
             return Vec::new();
         }
         let ids = value.into_inner();
@@ -63,31 +63,33 @@ impl Descent {
     /// Tells whether this process has a supervisor as a member of sandbox `id`.
     ///
     /// Ancestors are read anew: a process of an older reading may have been replaced.
-    pub fn guard(&mut self, pid: Pid, id: &str) -> Guard {
+    pub fn guard(&mut self, pid: Pid, id: &str) -> SupervisionState {
         /// More ancestors than any process has.
         const MOST: usize = 100_000;
-        let Ok(Some(mut stat)) = self.proc.stat(pid) else { return Guard::Unknown };
+        let Ok(Some(mut stat)) = self.proc.stat(pid) else { return SupervisionState::Unknown };
         for _ in 0..MOST {
             if stat.pid.is_init() {
                 // An adopted process does not descend from its supervisor.
                 if leaf_of(&mut self.proc, pid).is_some_and(|(_, held)| held) {
-                    return Guard::Guarded;
+                    return SupervisionState::Guarded;
                 }
                 // This pid namespace was made inside the sandbox: the supervisor is outside the namespace.
                 let inside = self.marks(stat.pid).iter().any(|mark| mark == id);
-                return if inside { Guard::Unknown } else { Guard::Unguarded };
+                return if inside { SupervisionState::Unknown } else { SupervisionState::Unguarded };
             }
             // Without a parent, the process was started from outside this pid namespace.
-            let Some(parent) = stat.parent else { return Guard::Unknown };
-            let Ok(Some(above)) = self.proc.stat(parent) else { return Guard::Unknown };
+            let Some(parent) = stat.parent else { return SupervisionState::Unknown };
+            let Ok(Some(above)) = self.proc.stat(parent) else { return SupervisionState::Unknown };
             match self.is_penfold(&above) {
-                None => return Guard::Unknown,
-                Some(true) if !self.marks(parent).iter().any(|mark| mark == id) => return Guard::Guarded,
+                None => return SupervisionState::Unknown,
+                Some(true) if !self.marks(parent).iter().any(|mark| mark == id) => {
+                    return SupervisionState::Guarded;
+                }
                 Some(_) => {}
             }
             stat = above;
         }
-        Guard::Unknown
+        SupervisionState::Unknown
     }
 
     /// Tells whether a process runs penfold; `None` if unknown.
@@ -119,7 +121,7 @@ impl Descent {
 
     /// Tells whether it is certain that a process has no supervisor as a member of sandbox `id`.
     pub fn is_unguarded(&mut self, pid: Pid, id: &str) -> bool {
-        self.guard(pid, id) == Guard::Unguarded
+        self.guard(pid, id) == SupervisionState::Unguarded
     }
 
     /// Returns the penfold processes among a process and its ancestors, the nearest first.
@@ -145,7 +147,7 @@ impl Descent {
 
 /// The sandbox to which a process belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Belongs {
+pub enum ProcessSandbox {
     /// None, as far as known.
     Nobody,
     /// A sandbox with a supervisor; its id if known.
@@ -162,20 +164,20 @@ pub enum Belongs {
 ///
 /// # Errors
 /// When /proc cannot be read at all.
-pub fn find_owner(pid: Pid) -> io::Result<Belongs> {
+pub fn find_owner(pid: Pid) -> io::Result<ProcessSandbox> {
     let mut descent = Descent::new()?;
-    let Some(stat) = descent.proc.stat(pid)? else { return Ok(Belongs::Unknown) };
+    let Some(stat) = descent.proc.stat(pid)? else { return Ok(ProcessSandbox::Unknown) };
     if descent.is_penfold(&stat) == Some(true) {
-        return Ok(Belongs::Penfold);
+        return Ok(ProcessSandbox::Penfold);
     }
     if let Some((id, true)) = leaf_of(&mut descent.proc, pid) {
-        return Ok(Belongs::Sandbox(Some(id)));
+        return Ok(ProcessSandbox::Sandbox(Some(id)));
     }
     let id = descent.marks(pid).pop();
     Ok(match descent.guard(pid, "") {
-        Guard::Guarded => Belongs::Sandbox(id),
-        Guard::Unguarded => Belongs::Nobody,
-        Guard::Unknown => Belongs::Unknown,
+        SupervisionState::Guarded => ProcessSandbox::Sandbox(id),
+        SupervisionState::Unguarded => ProcessSandbox::Nobody,
+        SupervisionState::Unknown => ProcessSandbox::Unknown,
     })
 }
 
@@ -187,7 +189,7 @@ pub fn find_owner(pid: Pid) -> io::Result<Belongs> {
 pub fn list_sandboxes_around(pid: Pid) -> io::Result<Vec<String>> {
     let mut descent = Descent::new()?;
     let groups = descent.proc.cgroups(pid)?.unwrap_or_default();
-    let path = penfold_teardown::unified(&groups).unwrap_or_default();
+    let path = penfold_teardown::unified_cgroup(&groups).unwrap_or_default();
     let leaves: Vec<String> = path.split('/').filter_map(LeafName::id_in).map(str::to_owned).collect();
     let marks = descent.marks(pid);
     // A sandbox without a leaf is known by the marker alone, and may be inside of the others.
@@ -207,7 +209,7 @@ fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
         path.split('/').enumerate().find_map(|(at, part)| Some((at, LeafName::id_in(part)?.to_owned())))?;
     let below: Vec<&str> = path.split('/').skip(1).take(at).collect();
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
-    let held = penfold_cgroup::mountinfo::parse(&mounts).ok()?.into_iter().any(|mount| {
+    let held = penfold_cgroup::mountinfo::parse_mountinfo(&mounts).ok()?.into_iter().any(|mount| {
         let Ok(rest) = Path::new("/").join(below.join("/")).strip_prefix(&mount.root).map(Path::to_owned)
         else {
             return false;

@@ -4,6 +4,7 @@ mod awaited;
 mod forced_kill;
 mod restarted;
 mod stop_request;
+mod worker_pool;
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use penfold_state::intent::Intent;
 use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
-pub use awaited::awaited;
-pub use restarted::end;
+pub use awaited::describe_remains;
+pub use restarted::end_sandboxes;
 
 /// How to end a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +29,9 @@ pub enum EndMethod {
     Kill,
 }
 
-/// The time limits of [`end()`].
+/// The time limits of [`end_sandboxes()`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct EndLimits {
     /// For a supervisor to answer. If it does not, its sandbox is ended directly.
     pub answer: Duration,
     /// For a kill, until the survivors are reported; `None` means the sandbox's own.
@@ -46,7 +47,7 @@ const USUAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest patience from a record: the command may have forged it.
 const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
-impl Limits {
+impl EndLimits {
     /// Returns the verb that the report names.
     pub(crate) fn verb_of(&self, how: EndMethod) -> &'static str {
         self.verb.unwrap_or(match how {
@@ -63,9 +64,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { answer: Duration::from_secs(1), patience: None, exit: Duration::from_secs(2), verb: None }
+impl Default for EndLimits {
+    fn default() -> EndLimits {
+        EndLimits { answer: Duration::from_secs(1), patience: None, exit: Duration::from_secs(2), verb: None }
     }
 }
 
@@ -80,9 +81,9 @@ pub enum StopResult {
     Failed(std::io::Error),
 }
 
-/// The progress of an [`end()`] or a [`wait`](crate::wait()).
+/// The progress of an [`end_sandboxes()`] or a [`wait_for_sandboxes`](crate::wait_for_sandboxes()).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct EndProgress {
     /// The number of sandboxes that have not ended yet.
     pub left: usize,
     /// The number of sandboxes that have ended, or whose supervisor ends them: they end also if the caller dies.

@@ -1,9 +1,9 @@
 //! Recorded execs: commands in a running sandbox whose output and end stay on disk.
 //!
-//! - [`start()`] — runs a command. The exec goes on when this process is gone.
+//! - [`start_exec()`] — runs a command. The exec goes on when this process is gone.
 //! - [`send_exec`], [`exec_reply`] — the same for an exec that ends with its client.
-//! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
-//! - [`forget`], [`forget_oldest`] — remove records of ended execs; [`hold`] keeps one for a reader.
+//! - [`list_execs`], [`running_execs`], [`find_exec`] — the execs of a sandbox, also after its end; [`open_exec_log`] reads the output.
+//! - [`remove_exec_record`], [`forget_oldest`] — remove records of ended execs; [`hold_exec_record`] keeps one for a reader.
 //! - [`stop_exec`], [`kill_exec`], [`wait_for_exec`] — return once the end of the exec is verified, or its survivors are known.
 //! - [`begin_stop`], [`begin_kill`] — return once the supervisor ends the exec.
 //! - [`stop_all`] — the same for many execs of a sandbox at once, on one connection.
@@ -21,17 +21,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use penfold_state::ExecFiles;
-use penfold_state::log::{From, LogError, Reader};
+use penfold_state::log::{LogError, LogPosition, LogReader};
 use penfold_state::wire::{Answer, Request, Size};
 use penfold_state::{Files, StartFailure};
 
-use crate::client::{ANSWER, Client, ClientError, ended_or};
+use crate::client::{ANSWER, SupervisorClient, SupervisorClientError, ended_or};
 
 pub use end::{ExecEnd, begin_kill, begin_stop, kill_exec, stop_all, stop_exec, wait_for_exec};
-pub use request::{ExecReply, Started, exec_reply, send_exec};
+pub use request::{ExecReply, StartedExec, exec_reply, send_exec};
 pub use retain::{KEPT, forget_oldest};
-pub use start::{ExecStart, start};
-pub use view::{ExecStatus, ExecView, get, has_ended, list, running};
+pub use start::{ExecStart, start_exec};
+pub use view::{ExecStatus, ExecView, find_exec, has_ended, list_execs, running_execs};
 
 /// Why a request about an exec failed.
 #[derive(Debug, thiserror::Error)]
@@ -57,10 +57,10 @@ pub enum ExecError {
     },
     /// The request was sent and not answered: it may have been carried out.
     #[error("no answer to a request about an exec")]
-    Unanswered(#[source] ClientError),
+    Unanswered(#[source] SupervisorClientError),
     /// The supervisor cannot be asked, and nothing was sent.
     #[error("cannot ask about an exec")]
-    Client(#[source] ClientError),
+    Client(#[source] SupervisorClientError),
     /// The exec did not end in time.
     #[error("exec {number} has not ended in time")]
     Unverified {
@@ -87,7 +87,7 @@ impl ExecError {
 ///
 /// # Errors
 /// [`ExecError::Refused`] when no such exec runs, or there is no such signal.
-pub fn signal(files: &Files, number: u32, signal: i32) -> Result<(), ExecError> {
+pub fn signal_exec(files: &Files, number: u32, signal: i32) -> Result<(), ExecError> {
     ask(files, &Request::SignalExec { number, signal })
 }
 
@@ -95,17 +95,17 @@ pub fn signal(files: &Files, number: u32, signal: i32) -> Result<(), ExecError> 
 ///
 /// # Errors
 /// [`ExecError::Refused`] when no such exec runs.
-pub fn resize(files: &Files, number: u32, size: Size) -> Result<(), ExecError> {
+pub fn resize_exec(files: &Files, number: u32, size: Size) -> Result<(), ExecError> {
     ask(files, &Request::ResizeExec { number, size })
 }
 
-/// Opens the log of an exec. To follow it, call [`Reader::wait`] with [`has_ended`].
+/// Opens the log of an exec. To follow it, call [`LogReader::wait`] with [`has_ended`].
 ///
 /// # Errors
 /// [`LogError::Missing`] when there is no such exec.
-pub fn log(files: &Files, number: u32, from: From) -> Result<Reader, LogError> {
+pub fn open_exec_log(files: &Files, number: u32, from: LogPosition) -> Result<LogReader, LogError> {
     match ExecFiles::open(files, number) {
-        Ok(Some(exec)) => Reader::open(exec.dir(), from),
+        Ok(Some(exec)) => LogReader::open(exec.dir(), from),
         Ok(None) => Err(LogError::Missing),
         Err(source) => Err(LogError::Io { act: "open", source }),
     }
@@ -116,7 +116,7 @@ pub fn log(files: &Files, number: u32, from: From) -> Result<Reader, LogError> {
 ///
 /// # Errors
 /// When its directory cannot be opened or locked.
-pub fn hold(files: &Files, number: u32) -> io::Result<Option<OwnedFd>> {
+pub fn hold_exec_record(files: &Files, number: u32) -> io::Result<Option<OwnedFd>> {
     ExecFiles::open(files, number)?.map_or(Ok(None), |exec| exec.hold())
 }
 
@@ -124,7 +124,7 @@ pub fn hold(files: &Files, number: u32) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// [`ExecError::Refused`] when the exec may run.
-pub fn forget(files: &Files, number: u32) -> Result<(), ExecError> {
+pub fn remove_exec_record(files: &Files, number: u32) -> Result<(), ExecError> {
     let exec = open(files, number)?;
     if !has_ended(files, number) {
         return Err(ExecError::Refused(format!("exec {number} runs")));
@@ -133,7 +133,7 @@ pub fn forget(files: &Files, number: u32) -> Result<(), ExecError> {
 }
 
 fn ask(files: &Files, request: &Request) -> Result<(), ExecError> {
-    let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
+    let client = SupervisorClient::connect(files, ANSWER).map_err(ExecError::Client)?;
     penfold_sys::crash_point!("exec-connected");
     match client.request(request, ANSWER).map_err(|error| unanswered(files, error))? {
         Answer::Refused(reason) => Err(ExecError::Refused(reason)),
@@ -142,9 +142,9 @@ fn ask(files: &Files, request: &Request) -> Result<(), ExecError> {
 }
 
 /// The request was sent: it may have been carried out, unless the sandbox has ended.
-fn unanswered(files: &Files, error: ClientError) -> ExecError {
+fn unanswered(files: &Files, error: SupervisorClientError) -> ExecError {
     match ended_or(files, error) {
-        error @ ClientError::Ended { .. } => ExecError::Client(error),
+        error @ SupervisorClientError::Ended { .. } => ExecError::Client(error),
         error => ExecError::Unanswered(error),
     }
 }

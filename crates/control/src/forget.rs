@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use penfold_process::ProcFs;
 use penfold_teardown::{Resource as _, Survivor};
 
-use crate::end::{EndMethod, Limits, StopResult, end};
+use crate::end::{EndLimits, EndMethod, StopResult, end_sandboxes};
 use crate::holders::Locks;
 use crate::resolve::{Resolver, SandboxRef};
-use crate::timeout::pause;
-use crate::view::view;
+use crate::timeout::pause_before_retry;
+use crate::view::observe_sandbox;
 use penfold_state::names::forget_name;
 use penfold_state::record::{Registry, StateError};
 use penfold_state::state::Status;
@@ -71,16 +71,20 @@ pub enum ForgetError {
 ///
 /// # Errors
 /// When the sandbox has not ended, or the record cannot be removed; the record stays then.
-pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
+pub fn forget_sandbox(
+    resolver: &Resolver,
+    known: &SandboxRef,
+    limits: &EndLimits,
+) -> Result<(), ForgetError> {
     let id = || known.id.clone();
-    if let Some(seen) = view(resolver, known) {
+    if let Some(seen) = observe_sandbox(resolver, known) {
         if seen.status.is_living() {
             return Err(ForgetError::Living { id: id(), status: seen.status });
         }
         if seen.status == Status::Lost && !known.record.as_ref().is_some_and(penfold_state::Files::has_ended)
         {
             let stop_results =
-                end(resolver, std::slice::from_ref(known), EndMethod::Kill, limits, &mut |_| ());
+                end_sandboxes(resolver, std::slice::from_ref(known), EndMethod::Kill, limits, &mut |_| ());
             match stop_results.into_iter().next() {
                 Some(StopResult::Left(survivors)) => return Err(ForgetError::Left { id: id(), survivors }),
                 Some(StopResult::Failed(error)) => {
@@ -93,12 +97,12 @@ pub fn forget_sandbox(resolver: &Resolver, known: &SandboxRef, limits: &Limits) 
     remove_record(resolver, known, limits)
 }
 
-/// Like [`forget_sandbox`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
+/// Like [`forget_sandbox`], for a sandbox whose end [`end_sandboxes`] has verified. A process that holds its lock now only cleans up, and
 /// is waited for.
 ///
 /// # Errors
 /// When the record cannot be removed; the record stays then.
-pub fn remove_record(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
+pub fn remove_record(resolver: &Resolver, known: &SandboxRef, limits: &EndLimits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     let opened;
     let registry = match resolver.registry() {
@@ -135,7 +139,7 @@ pub fn remove_record(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -
                 wake(known);
                 ask_at = Instant::now() + PROGRESS_DELAY;
             }
-            Ok(None) => pause(AGAIN),
+            Ok(None) => pause_before_retry(AGAIN),
             Err(source) => return Err(ForgetError::Closed { id: id(), source }),
         }
     }

@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use penfold_process::{Pid, ProcFs, Process, Signal, State};
+use penfold_process::{Pid, ProcFs, Process, SchedulerState, Signal};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::timeout::timespec;
+use crate::timeout::poll_timeout;
 
 use penfold_state::Files;
 use penfold_state::lock::is_held_through;
@@ -136,7 +136,7 @@ pub fn supervised_processes(record: &Files) -> io::Result<Vec<Pid>> {
 }
 
 /// Returns the supervisors that the record names: good enough to wait for their exit.
-pub(crate) fn named(record: &Files) -> Vec<Process> {
+pub(crate) fn supervisors_in_record(record: &Files) -> Vec<Process> {
     let (Ok(Some(state)), Ok(mut proc)) = (record.state(), ProcFs::open()) else { return Vec::new() };
     let open = |id| Process::open_exact(&mut proc, id).ok().flatten();
     state.supervisors.into_iter().filter_map(open).collect()
@@ -145,7 +145,10 @@ pub(crate) fn named(record: &Files) -> Vec<Process> {
 /// Returns the supervisor of an ended sandbox that has released the lock by exiting and has not exited yet.
 pub(crate) fn find_leaving(record: &Files) -> Option<OwnedFd> {
     let mut proc = ProcFs::open().ok()?;
-    named(record).into_iter().find(|it| is_exiting(&mut proc, it).unwrap_or(false)).map(Process::into_pidfd)
+    supervisors_in_record(record)
+        .into_iter()
+        .find(|it| is_exiting(&mut proc, it).unwrap_or(false))
+        .map(Process::into_pidfd)
 }
 
 /// Waits until exiting processes have exited, and returns the pids of those that have not.
@@ -157,7 +160,7 @@ pub(crate) fn wait_exit(processes: &[Process], until: Instant) -> io::Result<Vec
     let mut late = Vec::new();
     for process in processes {
         let exiting = is_exiting(&mut proc, process)?;
-        let limit = timespec(until.saturating_duration_since(Instant::now()));
+        let limit = poll_timeout(until.saturating_duration_since(Instant::now()));
         let mut fds = [PollFd::from_borrowed_fd(process.pidfd(), PollFlags::IN)];
         if exiting && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit.as_ref()))? == 0 {
             late.push(process.id().pid);
@@ -238,7 +241,7 @@ impl Holders<'_> {
 
 fn is_stopped(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
     let stat = proc.stat(process.id().pid)?;
-    Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.state == State::Stopped))
+    Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.state == SchedulerState::Stopped))
 }
 
 fn is_exiting(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {

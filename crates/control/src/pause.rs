@@ -6,17 +6,17 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::{Error, Leaf};
+use penfold_cgroup::{CgroupError, Leaf};
 use penfold_process::ProcFs;
 use penfold_state::state::Status;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 
 use crate::client::has_just_ended;
-use crate::end::Limits;
+use crate::end::EndLimits;
 use crate::resolve::{Resolver, SandboxRef};
-use crate::timeout::timespec;
-use crate::view::view;
+use crate::timeout::poll_timeout;
+use crate::view::observe_sandbox;
 
 /// The interval of looks, as the kernel may hold back a notification.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,6 +35,9 @@ pub enum PauseError {
     /// Nothing of the sandbox is there.
     #[error("it is gone")]
     Gone,
+    /// Members live, and the record is lost.
+    #[error("its record is lost")]
+    NoRecord,
     /// The caller is a member: it would freeze itself.
     #[error("this penfold is a member of it")]
     Inside,
@@ -49,7 +52,7 @@ pub enum PauseError {
     Above,
     /// An operation on the leaf failed.
     #[error(transparent)]
-    Cgroup(#[from] Error),
+    Cgroup(#[from] CgroupError),
 }
 
 /// Freezes all members of a sandbox. Returns once none of them runs. A paused sandbox stays paused.
@@ -69,7 +72,7 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     }
     leaf.freeze()?;
     penfold_sys::crash_point!("leaf-frozen-to-pause");
-    let limit = Limits::default().patience(known.intent.as_ref());
+    let limit = EndLimits::default().patience(known.intent.as_ref());
     let frozen = await_frozen(&leaf, true, limit);
     if !matches!(frozen, Ok(true) | Err(PauseError::Gone)) {
         leaf.thaw()?;
@@ -107,9 +110,14 @@ fn over_or(resolver: &Resolver, known: &SandboxRef, error: PauseError) -> PauseE
 
 /// Returns the status of a sandbox that runs or is paused.
 fn status(resolver: &Resolver, known: &SandboxRef) -> Result<Status, PauseError> {
-    let seen = view(resolver, known).ok_or(PauseError::Gone)?;
+    let seen = observe_sandbox(resolver, known).ok_or(PauseError::Gone)?;
     let runs = matches!(seen.status, Status::Created | Status::Running | Status::Paused) && !seen.elsewhere;
-    if runs { Ok(seen.status) } else { Err(PauseError::Status(seen.status)) }
+    if runs {
+        return Ok(seen.status);
+    }
+    // The supervisors may live: only the record leads to them.
+    let is_unrecorded = known.record.is_none() && seen.status == Status::Orphaned;
+    Err(if is_unrecorded { PauseError::NoRecord } else { PauseError::Status(seen.status) })
 }
 
 /// Opens the leaf of a sandbox that runs or is paused.
@@ -145,6 +153,6 @@ fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, Paus
         }
         let mut fds: Vec<PollFd<'_>> =
             events.iter().map(|events| PollFd::new(events, PollFlags::PRI)).collect();
-        let _ = rustix::event::poll(&mut fds, timespec(left.min(LOOK)).as_ref());
+        let _ = rustix::event::poll(&mut fds, poll_timeout(left.min(LOOK)).as_ref());
     }
 }

@@ -17,11 +17,11 @@ use rustix::event::Timespec;
 use penfold_state::Files;
 use penfold_state::Id;
 use penfold_state::error_chain;
-use penfold_state::evidence::fingerprints::{self, Fingerprints, Home};
+use penfold_state::evidence::fingerprints::{self, Fingerprints, RecordHome};
 use penfold_state::intent::{INTENT, Intent};
 use penfold_state::names;
 use penfold_state::record::{Registry, StateError};
-use penfold_state::survivors::Alive;
+use penfold_state::survivors::LivingSurvivor;
 use penfold_state::{LeafLabel, LeafName};
 
 pub use self::error::{Candidate, ResolveError};
@@ -53,17 +53,17 @@ pub struct Resolver {
 }
 
 /// The facts about a sandbox for comparing it with an id or name.
-struct Entry {
+struct ResolverEntry {
     candidate: Candidate,
     living: bool,
     /// The time of creation, in milliseconds since 1970; 0 if unknown.
     made: u64,
 }
 
-impl Entry {
-    fn of(known: SandboxRef, living: bool) -> Entry {
+impl ResolverEntry {
+    fn of(known: SandboxRef, living: bool) -> ResolverEntry {
         let made = known.intent.map_or(0, |intent| intent.made_at_ms);
-        Entry { candidate: Candidate { id: known.id, name: known.name }, living, made }
+        ResolverEntry { candidate: Candidate { id: known.id, name: known.name }, living, made }
     }
 }
 
@@ -105,11 +105,16 @@ impl Resolver {
     /// # Errors
     /// When no sandbox matches, or several do.
     pub fn resolve(&self, word: &str) -> Result<SandboxRef, ResolveError> {
+        // Its leaf may be visible all the same, but only the record tells whether it has a supervisor. Root ends such a sandbox by its
+        // leaf and marker.
+        if let Some(error) = self.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
+            return Err(self.unreadable(word, error, error.kind()));
+        }
         let mut known = self.find(word)?;
         // The next life of a sandbox takes the name first, and then makes its record.
         for _ in 0..RESTART_LOOKS {
             let is_passed_on = || {
-                let holder = names::holder(&self.root, word).ok().flatten();
+                let holder = names::name_holder(&self.root, word).ok().flatten();
                 holder.is_some_and(|holder| holder != known.id)
             };
             if !has_policy(known.intent.as_ref()) || known.name.as_deref() != Some(word) || !is_passed_on() {
@@ -147,12 +152,12 @@ impl Resolver {
         if let Some(known) = self.by_held_name(word) {
             return Ok(known);
         }
-        let entries = self.entries(word).map_err(|error| self.unreadable(word, &error_chain(&error)))?;
+        let entries = self.entries(word).map_err(|error| self.unreadable(word, &error, error.kind()))?;
         let newest = entries
             .iter()
             .filter(|entry| entry.candidate.name.as_deref() == Some(word))
             .max_by_key(|entry| (entry.living, entry.made, &entry.candidate.id));
-        let begins = |entry: &&Entry| is_prefix(word, &entry.candidate.id);
+        let begins = |entry: &&ResolverEntry| is_prefix(word, &entry.candidate.id);
         let mut found: Vec<Candidate> = match newest {
             Some(entry) => vec![entry.candidate.clone()],
             None => entries.iter().filter(begins).map(|entry| entry.candidate.clone()).collect(),
@@ -166,7 +171,8 @@ impl Resolver {
         found.sort_unstable_by(|one, other| one.id.cmp(&other.id));
         match found.as_slice() {
             [] => {
-                Err(self.blocked().map_or_else(not_found, |error| self.unreadable(word, &error_chain(error))))
+                let unreadable = |error: &StateError| self.unreadable(word, error, error.kind());
+                Err(self.blocked().map_or_else(not_found, unreadable))
             }
             [one] => self.by_id(&one.id).or_else(|| self.by_marker(&one.id)).ok_or_else(not_found),
             _ => Err(ResolveError::Ambiguous { word: word.to_owned(), candidates: found }),
@@ -209,9 +215,9 @@ impl Resolver {
         Ok(found)
     }
 
-    fn unreadable(&self, word: &str, why: &str) -> ResolveError {
-        let why = format!("{why} (below `{}`)", self.root.display());
-        ResolveError::Unreadable { word: word.to_owned(), why }
+    fn unreadable(&self, word: &str, error: &dyn std::error::Error, kind: io::ErrorKind) -> ResolveError {
+        let why = format!("{} (below `{}`)", error_chain(error), self.root.display());
+        ResolveError::Unreadable { word: word.to_owned(), why, kind }
     }
 
     /// Returns the ids of all records.
@@ -271,13 +277,16 @@ impl Resolver {
             let label = leaf.as_ref().map(|leaf| LeafLabel::read(leaf, id)).unwrap_or_default();
             // The state root remembers the survivors of its own sandboxes.
             let is_remembered = !known && self.fingerprints.survivors().get(id).is_some();
-            let home =
-                if known || is_remembered { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
+            let home = if known || is_remembered {
+                RecordHome::Here
+            } else {
+                self.home(id, leaf.as_deref(), &label, &[])
+            };
             let is_found = known || is_remembered || leaf.is_some() || self.fingerprints.has_socket(id);
-            if home == Home::Elsewhere || !is_found {
+            if home == RecordHome::Elsewhere || !is_found {
                 return None;
             }
-            claimed = home == Home::Here;
+            claimed = home == RecordHome::Here;
             intent = label.intent;
         }
         let name = intent.as_ref().and_then(|intent| intent.name.clone());
@@ -318,12 +327,12 @@ impl Resolver {
             return None;
         }
         let home = self.home(id, None, &LeafLabel::default(), pids);
-        (home != Home::Elsewhere).then(|| SandboxRef {
+        (home != RecordHome::Elsewhere).then(|| SandboxRef {
             id: id.to_owned(),
             name: None,
             record: None,
             leaf: None,
-            claimed: home == Home::Here,
+            claimed: home == RecordHome::Here,
             intent: None,
             damage: Vec::new(),
             restarts: false,
@@ -342,7 +351,7 @@ impl Resolver {
     /// Finds the living sandbox with this name by its lock, quickly. The record of the holder must not contradict the
     /// name.
     fn by_held_name(&self, word: &str) -> Option<SandboxRef> {
-        let id = names::holder(&self.root, word).ok()??;
+        let id = names::name_holder(&self.root, word).ok()??;
         let known = self.by_id(&id)?;
         if known.intent.as_ref().is_some_and(|intent| intent.name.as_deref() != Some(word)) {
             return None;
@@ -369,7 +378,7 @@ impl Resolver {
     }
 
     /// Lists all sandboxes, including those without a record; `living` is filled in for those with the name `word`.
-    fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
+    fn entries(&self, word: &str) -> io::Result<Vec<ResolverEntry>> {
         let mut entries = Vec::new();
         let traces = self.traces();
         let names = self.record_names()?;
@@ -377,13 +386,13 @@ impl Resolver {
             if let Some(known) = self.by_id(id) {
                 let living =
                     known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
-                entries.push(Entry::of(known, living));
+                entries.push(ResolverEntry::of(known, living));
             }
         }
         // A record that existed a moment ago is already counted.
         for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
             if let Some(known) = self.by_id(&id) {
-                entries.push(Entry::of(known, true));
+                entries.push(ResolverEntry::of(known, true));
             }
         }
         Ok(entries)
@@ -402,21 +411,21 @@ impl Resolver {
     }
 
     /// Returns the state root of a sandbox that has no record here.
-    pub fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
-        let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
+    pub fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> RecordHome {
+        let members = || leaf.and_then(fingerprints::leaf_members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
         let spared = || fingerprints::spared_below(marked, id);
         let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone());
         let root = root.or_else(held).or_else(spared);
         match root {
-            Some(root) if fingerprints::is_same_root(&root, &self.root) => Home::Here,
-            Some(_) => Home::Elsewhere,
-            None => Home::Unknown,
+            Some(root) if fingerprints::is_same_root(&root, &self.root) => RecordHome::Here,
+            Some(_) => RecordHome::Elsewhere,
+            None => RecordHome::Unknown,
         }
     }
 
     /// Returns the members of a sandbox that could not be ended before, and live.
-    pub fn survivors(&self, id: &str) -> &[Alive] {
+    pub fn survivors(&self, id: &str) -> &[LivingSurvivor] {
         self.fingerprints.survivors().get(id).map(Vec::as_slice).unwrap_or_default()
     }
 
@@ -447,7 +456,7 @@ pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
 
 /// Tells whether a record is empty: it is being made or removed.
 fn is_bare(files: &Files) -> bool {
-    penfold_state::clear::entries(files.dir()).is_ok_and(|entries| entries.is_empty())
+    penfold_state::clear::list_entries(files.dir()).is_ok_and(|entries| entries.is_empty())
 }
 
 /// Tells whether a sandbox may not have ended.
@@ -499,7 +508,7 @@ mod tests {
             "leaf": null, "scratch": null, "made_at_ms": 1
         });
         let _record = registry.reserve(&serde_json::from_value(intent).unwrap()).unwrap();
-        let _name = names::take(early.root(), "web", &id).unwrap();
+        let _name = names::take_name(early.root(), "web", &id).unwrap();
         assert!(early.find(&id.short()).unwrap().record.is_none());
         for word in [id.short().as_str(), "web"] {
             assert!(early.resolve(word).unwrap().record.is_some(), "{word}");

@@ -1,7 +1,7 @@
 //! The CPU time, the memory and the processes of a sandbox at one moment. Read only.
 //!
 //! The leaf has the numbers where there is one. What the kernel does not count for the leaf, or a sandbox without a leaf, is
-//! the sum over the members in `/proc`; [`Usage`] says which.
+//! the sum over the members in `/proc`; [`SandboxUsage`] says which.
 
 pub mod words;
 
@@ -15,12 +15,12 @@ use penfold_teardown::Level;
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
-use crate::view::{self, View};
+use crate::view::{self, SandboxView};
 
 /// Where a number was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum UsageSource {
     /// The leaf: what all members have used, ended ones included.
     Cgroup,
     /// The sum over the members in `/proc`. Memory that members share counts for each; CPU time of a member that has ended counts
@@ -30,15 +30,15 @@ pub enum Source {
 
 /// What the members of a sandbox use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct SandboxUsage {
     /// User and system time so far, in microseconds.
     pub cpu_us: u64,
     /// Where the CPU time was read.
-    pub cpu_source: Source,
+    pub cpu_source: UsageSource,
     /// The memory in use now, in bytes.
     pub memory_bytes: u64,
     /// Where the memory was read.
-    pub memory_source: Source,
+    pub memory_source: UsageSource,
     /// The number of processes that are visible here.
     pub processes: usize,
 }
@@ -67,19 +67,24 @@ impl Meter {
     /// Reads what a sandbox uses now, with its processes.
     ///
     /// The first sandbox without a leaf costs a look at all processes of the host; `resolver` keeps what was found.
-    pub fn read(&mut self, resolver: &Resolver, known: &SandboxRef, view: &View) -> (Usage, Vec<Pid>) {
+    pub fn read(
+        &mut self,
+        resolver: &Resolver,
+        known: &SandboxRef,
+        view: &SandboxView,
+    ) -> (SandboxUsage, Vec<Pid>) {
         let leaf = known.leaf.as_deref().and_then(Readings::open);
         let mut pids = members(resolver, known, leaf.as_ref());
         if view.level == Some(Level::Pidns) {
             // Our init is in the leaf, too.
-            let ours = view::supervisors(view);
+            let ours = view::claimed_supervisors(view);
             pids.retain(
                 |&pid| !matches!(self.proc.stat(pid), Ok(Some(stat)) if view::is_between(&ours, &stat)),
             );
         }
         let cpu = leaf.as_ref().and_then(Readings::cpu_time).map(micros);
         let memory = leaf.as_ref().and_then(Readings::memory);
-        let mut usage = Usage {
+        let mut usage = SandboxUsage {
             cpu_us: cpu.unwrap_or_default(),
             cpu_source: source(cpu.as_ref()),
             memory_bytes: memory.unwrap_or_default(),
@@ -118,8 +123,8 @@ fn members(resolver: &Resolver, known: &SandboxRef, leaf: Option<&Readings>) -> 
     pids
 }
 
-fn source<T>(counted: Option<&T>) -> Source {
-    if counted.is_some() { Source::Cgroup } else { Source::Processes }
+fn source<T>(counted: Option<&T>) -> UsageSource {
+    if counted.is_some() { UsageSource::Cgroup } else { UsageSource::Processes }
 }
 
 fn micros(time: Duration) -> u64 {
@@ -136,7 +141,7 @@ impl CpuRates {
     /// Returns the CPU time since the last reading of this sandbox, in percent of one CPU; `None` for the first reading.
     ///
     /// A sum over processes is smaller than the last one if a process has ended: that counts as none.
-    pub fn percent(&mut self, id: &str, usage: &Usage, now: Instant) -> Option<f64> {
+    pub fn percent(&mut self, id: &str, usage: &SandboxUsage, now: Instant) -> Option<f64> {
         let (then, before) = self.last.insert(id.to_owned(), (now, usage.cpu_us))?;
         let passed = now.saturating_duration_since(then).as_secs_f64();
         let used = Duration::from_micros(usage.cpu_us.saturating_sub(before)).as_secs_f64();
@@ -155,11 +160,11 @@ mod tests {
 
     #[test]
     fn a_rate_needs_two_readings_and_is_never_negative() {
-        let usage = |cpu_us| Usage {
+        let usage = |cpu_us| SandboxUsage {
             cpu_us,
-            cpu_source: Source::Processes,
+            cpu_source: UsageSource::Processes,
             memory_bytes: 0,
-            memory_source: Source::Processes,
+            memory_source: UsageSource::Processes,
             processes: 1,
         };
         let mut rates = CpuRates::default();

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::Limits;
-use penfold_process::{ProcessId, quoted};
+use penfold_process::{ProcessId, quote_words};
 use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
@@ -20,15 +20,15 @@ use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::LockState;
 use penfold_state::intent::Intent;
 use penfold_state::outcome::ExitStatus;
-use penfold_state::state::{Exec, State, Status};
+use penfold_state::state::{ExecState, State, Status};
 use penfold_state::{Files, Life, Profile, error_chain};
 
-pub use members::{Member, members};
-pub(crate) use members::{is_between, supervisors};
+pub use members::{MemberView, list_members};
+pub(crate) use members::{claimed_supervisors, is_between};
 
 /// A sandbox, as observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct View {
+pub struct SandboxView {
     /// The short id.
     pub id: String,
     /// The name.
@@ -70,7 +70,7 @@ pub struct View {
     /// The supervisor's processes, as the supervisor says.
     pub supervisors: Vec<ProcessId>,
     /// The execs that still run.
-    pub execs: Vec<Exec>,
+    pub execs: Vec<ExecState>,
     /// The enclosing sandboxes, outermost first.
     pub within: Vec<String>,
     /// The leaf.
@@ -96,15 +96,15 @@ pub struct View {
     pub damage: Vec<String>,
 }
 
-impl View {
+impl SandboxView {
     /// Returns the command in one line.
     pub fn command_line(&self) -> String {
-        quoted(&self.command)
+        quote_words(&self.command)
     }
 }
 
 /// Observes one sandbox; `None` when it is still being made, or has gone meanwhile.
-pub fn view(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
+pub fn observe_sandbox(resolver: &Resolver, known: &SandboxRef) -> Option<SandboxView> {
     let seen = look(resolver, known)?;
     if !known.is_being_put_away() {
         return Some(seen);
@@ -113,9 +113,9 @@ pub fn view(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
 }
 
 /// Observes the sandbox once; the result may hold only for a moment.
-fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
+fn look(resolver: &Resolver, known: &SandboxRef) -> Option<SandboxView> {
     let mut damage = known.damage.clone();
-    let looked_after = match &known.record {
+    let is_supervised = match &known.record {
         Some(files) => {
             let lock = files.lock();
             if let LockState::Unknown(errno) = lock {
@@ -137,14 +137,14 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
     let over = known.record.as_ref().is_some_and(|files| {
         known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
     });
-    let judged = if let Some(next) = known.record.as_ref().filter(|_| looked_after).and_then(Files::next_life)
-    {
-        derive_status::between_lives(known, next)
-    } else if looked_after && !over {
-        derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
-    } else {
-        derive_status::derive_abandoned(resolver, known, &mut damage)?
-    };
+    let judged =
+        if let Some(next) = known.record.as_ref().filter(|_| is_supervised).and_then(Files::next_life) {
+            derive_status::between_lives(known, next)
+        } else if is_supervised && !over {
+            derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
+        } else {
+            derive_status::derive_abandoned(resolver, known, &mut damage)?
+        };
     Some(assemble(known, state, judged, damage))
 }
 
@@ -153,7 +153,7 @@ fn assemble(
     state: Option<State>,
     judged: derive_status::DerivedStatus,
     damage: Vec<String>,
-) -> View {
+) -> SandboxView {
     let intent: Option<&Intent> = known.intent.as_ref();
     let detached = intent.and_then(|intent| intent.detached.as_ref());
     let living = judged.status.is_living();
@@ -172,7 +172,7 @@ fn assemble(
     let life = detached.and_then(|detached| detached.life.as_ref());
     // The intent may be that of a life that never began.
     let number = life.and(known.record.as_ref()).map_or_else(|| life.map_or(1, Life::number), Files::life);
-    View {
+    SandboxView {
         id: known.id.clone(),
         name: known.name.clone(),
         labels: intent.map(|intent| intent.labels.clone()).unwrap_or_default(),
@@ -216,7 +216,7 @@ fn ready(known: &SandboxRef) -> bool {
 ///
 /// # Errors
 /// When the records cannot be read.
-pub fn list_views(root: &Path, all: bool) -> io::Result<Vec<View>> {
+pub fn list_views(root: &Path, all: bool) -> io::Result<Vec<SandboxView>> {
     Ok(select_sandboxes(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
 }
 
@@ -240,10 +240,10 @@ pub fn count_living(root: &Path) -> io::Result<usize> {
 ///
 /// # Errors
 /// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.
-pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, View)>> {
+pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, SandboxView)>> {
     let (over, others): (Vec<SandboxRef>, Vec<SandboxRef>) =
         resolver.all()?.into_iter().partition(|known| !all && derive_status::is_over(resolver, known));
-    let mut found: Vec<(SandboxRef, View)> = others
+    let mut found: Vec<(SandboxRef, SandboxView)> = others
         .into_iter()
         .filter_map(|known| look(resolver, &known).map(|seen| (known, seen)))
         .filter(|(known, view)| {

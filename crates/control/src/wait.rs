@@ -8,16 +8,16 @@ use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::client::Client;
-use crate::end::Progress;
+use crate::client::SupervisorClient;
+use crate::end::EndProgress;
 use crate::resolve::{Resolver, SandboxRef};
-use crate::timeout::timespec;
+use crate::timeout::poll_timeout;
 use penfold_state::Files;
-use penfold_state::clear::entries;
+use penfold_state::clear::list_entries;
 use penfold_state::evidence::Evidence;
 use penfold_state::outcome::{ExitStatus, Report, StartFailure};
 use penfold_state::state::Status;
-use penfold_state::wire::{Answer, Received};
+use penfold_state::wire::{Answer, ReceiveResult};
 
 /// The interval at which a lock is tried, without and with a connection that would report the end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -29,7 +29,7 @@ const LOOK_BLIND: Duration = Duration::from_millis(100);
 
 /// How the command of an ended sandbox ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum SandboxEnd {
     /// As the record says.
     Known {
         /// How the command ended; `None` if unknown.
@@ -53,16 +53,16 @@ pub enum End {
 /// restart on request is one. The answer comes from the
 /// record, so that all clients get the same. The call also waits for a supervisor after a takeover, and for the last
 /// member of a sandbox without a supervisor.
-pub fn wait(
+pub fn wait_for_sandboxes(
     resolver: &Resolver,
     targets: &[SandboxRef],
     any: bool,
     limit: Option<Duration>,
-    slow: &mut dyn FnMut(Progress),
-) -> Vec<Option<End>> {
+    slow: &mut dyn FnMut(EndProgress),
+) -> Vec<Option<SandboxEnd>> {
     let begun = Instant::now();
     let until = limit.and_then(|limit| begun.checked_add(limit));
-    let mut watches: Vec<Watch<'_>> = targets.iter().map(Watch::new).collect();
+    let mut watches: Vec<WaitTarget<'_>> = targets.iter().map(WaitTarget::new).collect();
     loop {
         let looked = resolver.again();
         for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
@@ -79,21 +79,21 @@ pub fn wait(
         if over || until.is_some_and(|until| until <= now) {
             return watches.into_iter().map(|watch| watch.end).collect();
         }
-        slow(Progress { left, begun: targets.len().saturating_sub(left), since: begun.elapsed() });
+        slow(EndProgress { left, begun: targets.len().saturating_sub(left), since: begun.elapsed() });
         listen(&mut watches, until, now);
     }
 }
 
 /// A sandbox that is waited for.
-struct Watch<'a> {
+struct WaitTarget<'a> {
     known: &'a SandboxRef,
     /// The number of the life that is waited for.
     life: u32,
-    client: Option<Client>,
+    client: Option<SupervisorClient>,
     /// The pidfd of a member, if the sandbox lives without a supervisor.
     member: Option<OwnedFd>,
     /// The supervisor's report of the end, which counts only if the record is removed with the sandbox.
-    told: Option<Box<Report>>,
+    announced: Option<Box<Report>>,
     look: Instant,
     /// The earliest time for a new connection: a supervisor evicts idle clients when it has no room for all.
     dial: Instant,
@@ -102,17 +102,17 @@ struct Watch<'a> {
     attended: bool,
     /// Whether the sandbox has no supervisor now.
     unattended: bool,
-    end: Option<End>,
+    end: Option<SandboxEnd>,
 }
 
-impl<'a> Watch<'a> {
-    fn new(known: &'a SandboxRef) -> Watch<'a> {
-        Watch {
+impl<'a> WaitTarget<'a> {
+    fn new(known: &'a SandboxRef) -> WaitTarget<'a> {
+        WaitTarget {
             known,
             life: known.record.as_ref().map_or(1, Files::life),
             client: None,
             member: None,
-            told: None,
+            announced: None,
             look: Instant::now(),
             dial: Instant::now(),
             ready: false,
@@ -155,11 +155,11 @@ impl<'a> Watch<'a> {
             Ok(_) | Err(_) => has_survivors(resolver, self.known),
         };
         if is_unkillable {
-            self.end = Some(End::Unverified);
+            self.end = Some(SandboxEnd::Unverified);
             return;
         }
         if self.client.is_none() && self.dial <= now {
-            self.client = Client::dial(files).ok().flatten();
+            self.client = SupervisorClient::dial(files).ok().flatten();
         }
         let pause = if self.client.is_some() { LOOK_CONNECTED } else { LOOK };
         self.look = now + pause;
@@ -173,15 +173,15 @@ impl<'a> Watch<'a> {
             return;
         }
         // If its supervisor was alive a moment ago, the report is enough, and saves the search.
-        let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
-        let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
+        let is_reported = self.attended && self.known.record.as_ref().is_some_and(has_ended);
+        let Some(members) = (if is_reported { None } else { living(fresh, self.known) }) else {
             let end = self.read(fresh);
             // A restart on request may have taken these files aside meanwhile.
             self.end = self.former_end().or(Some(end));
             return;
         };
         if has_survivors(fresh, self.known) {
-            self.end = Some(End::Unverified);
+            self.end = Some(SandboxEnd::Unverified);
             return;
         }
         self.client = None;
@@ -191,28 +191,32 @@ impl<'a> Watch<'a> {
     }
 
     /// Goes on to the newest life as long as a restart by policy began each; returns the end before a restart on request.
-    fn former_end(&mut self) -> Option<End> {
+    fn former_end(&mut self) -> Option<SandboxEnd> {
         let files = self.known.record.as_ref()?;
         let newest = files.life();
         while self.life < newest {
             if files.is_requested(self.life + 1) == Some(true) {
                 let report = files.report_of(self.life).ok().flatten()?;
-                return Some(End::Known { exit: report.exit, cause: report.cause, failure: report.failure });
+                return Some(SandboxEnd::Known {
+                    exit: report.exit,
+                    cause: report.cause,
+                    failure: report.failure,
+                });
             }
             self.life += 1;
-            self.told = None;
+            self.announced = None;
         }
         None
     }
 
     fn recv(&mut self) {
-        match self.client.as_ref().map(Client::take) {
-            Some(Ok(Received::Message(Answer::Outcome(outcome)))) => {
-                self.told = Some(Box::new(outcome.report));
+        match self.client.as_ref().map(SupervisorClient::take) {
+            Some(Ok(ReceiveResult::Message(Answer::Outcome(outcome)))) => {
+                self.announced = Some(Box::new(outcome.report));
                 self.look = Instant::now();
             }
-            Some(Ok(Received::Message(_) | Received::Nothing)) | None => {}
-            Some(Ok(Received::End) | Err(_)) => {
+            Some(Ok(ReceiveResult::Message(_) | ReceiveResult::Nothing)) | None => {}
+            Some(Ok(ReceiveResult::End) | Err(_)) => {
                 self.client = None;
                 let now = Instant::now();
                 (self.look, self.dial) = (now + LOOK_SOON, now + LOOK_CONNECTED);
@@ -221,28 +225,28 @@ impl<'a> Watch<'a> {
     }
 
     /// Reads how a sandbox without a supervisor ended.
-    fn read(&self, resolver: &Resolver) -> End {
-        let Some(files) = &self.known.record else { return End::Unknown };
+    fn read(&self, resolver: &Resolver) -> SandboxEnd {
+        let Some(files) = &self.known.record else { return SandboxEnd::Unknown };
         let report = files.report().ok().flatten();
         let failure = report.as_ref().and_then(|report| report.failure.clone());
         if let Ok(Some(exited)) = files.exited() {
-            return End::Known { exit: exited.exit, cause: exited.cause, failure };
+            return SandboxEnd::Known { exit: exited.exit, cause: exited.cause, failure };
         }
         let removed = !resolver.registry().is_some_and(|registry| registry.holds(files.name()));
-        let told = self.told.as_deref().filter(|_| removed);
-        match report.as_ref().or(told) {
+        let announced = self.announced.as_deref().filter(|_| removed);
+        match report.as_ref().or(announced) {
             Some(report) => {
-                End::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
+                SandboxEnd::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
             }
-            None if removed || is_being_removed(files) => End::Removed,
-            None => End::Unknown,
+            None if removed || is_being_removed(files) => SandboxEnd::Removed,
+            None => SandboxEnd::Unknown,
         }
     }
 }
 
 /// Tells whether all files of a record are gone, shortly before the record itself is.
 fn is_being_removed(files: &Files) -> bool {
-    entries(files.dir()).is_ok_and(|entries| entries.is_empty())
+    list_entries(files.dir()).is_ok_and(|entries| entries.is_empty())
 }
 
 /// Tells whether there is a report, and the leaf that would contradict it is gone.
@@ -265,14 +269,14 @@ fn living(fresh: &Resolver, known: &SandboxRef) -> Option<Vec<Pid>> {
 }
 
 /// Waits until a supervisor sends a message, a member ends or a deadline passes.
-fn listen(watches: &mut [Watch<'_>], until: Option<Instant>, now: Instant) {
+fn listen(watches: &mut [WaitTarget<'_>], until: Option<Instant>, now: Instant) {
     let running = || watches.iter().filter(|watch| watch.end.is_none());
     let due = running().map(|watch| watch.look).chain(until).min();
     let timeout = due.map_or(LOOK, |due| due.saturating_duration_since(now));
-    let sources = running().filter_map(Watch::source);
+    let sources = running().filter_map(WaitTarget::source);
     let mut fds: Vec<PollFd<'_>> =
         sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
-    let happened = rustix::event::poll(&mut fds, timespec(timeout).as_ref()).is_ok();
+    let happened = rustix::event::poll(&mut fds, poll_timeout(timeout).as_ref()).is_ok();
     let mut ready = fds.iter().map(|fd| happened && !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
     for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
         watch.ready = watch.source().is_some() && ready.next().unwrap_or(false);

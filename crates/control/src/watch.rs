@@ -27,8 +27,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::timeout::timespec;
-use entry::Entry;
+use crate::timeout::poll_timeout;
+use entry::WatchedRecord;
 
 /// The watcher looks at new records this long after a change: most sandboxes in the foreground have ended by then.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ pub enum WatchEvent<'a> {
 ///
 /// # Errors
 /// When the records cannot be opened or listed at the start, or poll(2) fails.
-pub fn watch(
+pub fn watch_sandboxes(
     settings: &WatchSettings,
     stop: BorrowedFd<'_>,
     tell: &mut dyn FnMut(WatchEvent<'_>),
@@ -87,7 +87,7 @@ pub fn watch(
     watcher.first = Some(watcher.lost());
     loop {
         watcher.begin_recoveries();
-        watcher.tell_ready();
+        watcher.announce_ready();
         if !watcher.wait(stop)? {
             return Ok(());
         }
@@ -118,7 +118,7 @@ fn watch_containers(inotify: &OwnedFd, root: &Path) {
 }
 
 /// A process that recovers sandboxes.
-struct Recovery {
+struct RecoveryProcess {
     child: Child,
     pidfd: OwnedFd,
     /// The sandboxes; none if it ends containers.
@@ -133,8 +133,8 @@ struct Watcher<'a> {
     scan_at: Option<Instant>,
     /// When to look at containers again.
     containers_at: Option<Instant>,
-    entries: HashMap<String, Entry>,
-    recoveries: Vec<Recovery>,
+    entries: HashMap<String, WatchedRecord>,
+    recoveries: Vec<RecoveryProcess>,
     /// The sandboxes that were lost at the start and are not recovered yet; `None` once [`WatchEvent::Ready`] was told.
     first: Option<HashSet<String>>,
     tell: &'a mut dyn FnMut(WatchEvent<'_>),
@@ -159,11 +159,11 @@ impl Watcher<'_> {
             self.changes = changes_below(&self.settings.state_root);
         }
         let names: HashSet<String> = self.registry.names()?.into_iter().collect();
-        self.entries.retain(|name, entry| names.contains(name) || matches!(entry, Entry::Recovering));
+        self.entries.retain(|name, entry| names.contains(name) || matches!(entry, WatchedRecord::Recovering));
         for name in names {
             let entry = self.entries.get(&name);
             if entry.is_none_or(|entry| entry.has_begun_anew(&self.registry, &name)) {
-                self.look(name, Entry::FIRST);
+                self.look(name, WatchedRecord::FIRST);
             }
         }
         Ok(())
@@ -188,15 +188,15 @@ impl Watcher<'_> {
     }
 
     fn look(&mut self, name: String, delay: Duration) {
-        let entry = Entry::look(&self.registry, &name, delay);
-        if matches!(entry, Entry::Lost) {
+        let entry = WatchedRecord::look(&self.registry, &name, delay);
+        if matches!(entry, WatchedRecord::Lost) {
             (self.tell)(WatchEvent::Lost(&name));
         }
         self.entries.insert(name, entry);
     }
 
     fn lost(&self) -> HashSet<String> {
-        let lost = self.entries.iter().filter(|(_, entry)| matches!(entry, Entry::Lost));
+        let lost = self.entries.iter().filter(|(_, entry)| matches!(entry, WatchedRecord::Lost));
         lost.map(|(name, _)| name.clone()).collect()
     }
 
@@ -210,14 +210,18 @@ impl Watcher<'_> {
         for names in lost.chunks(lost.len().div_ceil(free)) {
             let begun = start(self.settings, "--recover", names);
             for name in names {
-                let entry = if begun.is_ok() { Entry::Recovering } else { Entry::later(Entry::FIRST) };
+                let entry = if begun.is_ok() {
+                    WatchedRecord::Recovering
+                } else {
+                    WatchedRecord::later(WatchedRecord::FIRST)
+                };
                 self.entries.insert(name.clone(), entry);
             }
             self.recoveries.extend(begun);
         }
     }
 
-    fn tell_ready(&mut self) {
+    fn announce_ready(&mut self) {
         if self.first.as_ref().is_some_and(HashSet::is_empty) {
             self.first = None;
             (self.tell)(WatchEvent::Ready);
@@ -230,15 +234,15 @@ impl Watcher<'_> {
             self.scan_at.get_or_insert_with(|| Instant::now() + BLIND);
         }
         let timers =
-            self.entries.values().filter_map(Entry::at).chain(self.scan_at).chain(self.containers_at);
-        let timeout = timers.min().and_then(|at| timespec(at.saturating_duration_since(Instant::now())));
+            self.entries.values().filter_map(WatchedRecord::at).chain(self.scan_at).chain(self.containers_at);
+        let timeout = timers.min().and_then(|at| poll_timeout(at.saturating_duration_since(Instant::now())));
         let mut names = Vec::new();
         let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         let changes = self.changes.as_ref().filter(|_| self.scan_at.is_none()).map_or(stop, AsFd::as_fd);
         fds.push(PollFd::from_borrowed_fd(changes, PollFlags::IN));
         fds.extend(self.recoveries.iter().map(|recovery| PollFd::new(&recovery.pidfd, PollFlags::IN)));
         for (name, entry) in &self.entries {
-            if let Entry::Guarded(pidfd) = entry {
+            if let WatchedRecord::Guarded(pidfd) = entry {
                 names.push(name.clone());
                 fds.push(PollFd::new(pidfd, PollFlags::IN));
             }
@@ -253,7 +257,7 @@ impl Watcher<'_> {
         }
         let ended: Vec<bool> = ready.by_ref().take(self.recoveries.len()).collect();
         for name in names.into_iter().zip(ready).filter_map(|(name, ready)| ready.then_some(name)) {
-            self.look(name, Entry::FIRST);
+            self.look(name, WatchedRecord::FIRST);
         }
         self.end_recoveries(&ended);
         self.act_on_timers();
@@ -281,8 +285,8 @@ impl Watcher<'_> {
             // It has exited; a status says nothing that the record does not say.
             let _ = recovery.child.wait();
             for name in recovery.names {
-                let entry = Entry::look(&self.registry, &name, Entry::FIRST);
-                let is_lost = matches!(entry, Entry::Lost);
+                let entry = WatchedRecord::look(&self.registry, &name, WatchedRecord::FIRST);
+                let is_lost = matches!(entry, WatchedRecord::Lost);
                 (self.tell)(if is_lost {
                     WatchEvent::Unrecovered(&name)
                 } else {
@@ -291,14 +295,15 @@ impl Watcher<'_> {
                 if let Some(first) = &mut self.first {
                     first.remove(&name);
                 }
-                self.entries.insert(name, if is_lost { Entry::later(Entry::AGAIN) } else { entry });
+                self.entries
+                    .insert(name, if is_lost { WatchedRecord::later(WatchedRecord::AGAIN) } else { entry });
             }
         }
     }
 }
 
 /// Starts `penfold watch` with this flag.
-fn start(settings: &WatchSettings, flag: &str, names: &[String]) -> io::Result<Recovery> {
+fn start(settings: &WatchSettings, flag: &str, names: &[String]) -> io::Result<RecoveryProcess> {
     let mut command = Command::new(&settings.program);
     command.arg0("penfold").arg("--root").arg(&settings.state_root).args(["watch", flag]).args(names);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -306,7 +311,7 @@ fn start(settings: &WatchSettings, flag: &str, names: &[String]) -> io::Result<R
     let pid =
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no pid"))?;
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => Ok(Recovery { child, pidfd, names: names.to_vec() }),
+        Ok(pidfd) => Ok(RecoveryProcess { child, pidfd, names: names.to_vec() }),
         Err(errno) => {
             let _ = child.wait();
             Err(errno.into())

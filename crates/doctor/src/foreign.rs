@@ -22,8 +22,8 @@ use serde::Serialize;
 
 use crate::Member;
 use crate::host_processes::process_age;
-use host_view::{HostView, environment, has_no_terminal};
-use penfold_control::descent::{Belongs, find_owner};
+use host_view::{HostView, has_no_terminal, read_environment};
+use penfold_control::descent::{ProcessSandbox, find_owner};
 
 pub use marks::{Mark, OwnerState};
 pub use penfold_process::Port;
@@ -73,10 +73,10 @@ pub struct Strays {
 ///
 /// # Errors
 /// When /proc cannot be read at all.
-pub fn look(protected: &[PathBuf]) -> io::Result<Strays> {
+pub fn find_foreign_trees(protected: &[PathBuf]) -> io::Result<Strays> {
     let mut proc = ProcFs::open()?;
     let looking = HostView::read(&mut proc)?;
-    let vms = vms::find(&looking, &mut proc, protected);
+    let vms = vms::find_vms(&looking, &mut proc, protected);
     let mut found: HashMap<Pid, Stray> = HashMap::new();
     let mut candidates: Vec<&Stat> = looking.all.values().collect();
     candidates.sort_unstable_by_key(|stat| stat.id());
@@ -106,16 +106,16 @@ fn judge(view: &HostView, proc: &mut ProcFs, stat: &Stat) -> Option<Stray> {
     let parent = stat.parent.and_then(|parent| view.all.get(&parent))?;
     let orphan = view.is_orphan(stat, parent);
     let apart = stat.session != parent.session;
-    let environment = (orphan || apart).then(|| environment(stat.pid)).flatten()?;
+    let environment = (orphan || apart).then(|| read_environment(stat.pid)).flatten()?;
     let user = std::fs::metadata(path(stat.pid, "")).ok()?.uid();
     let own = rustix::process::geteuid();
-    if !(own.is_root() || own.as_raw() == user) || marks::value(&environment, MARKER).is_some() {
+    if !(own.is_root() || own.as_raw() == user) || marks::variable_value(&environment, MARKER).is_some() {
         return None;
     }
-    let marks = marks::of(&environment, stat, &view.all);
+    let marks = marks::marks_of_process(&environment, stat, &view.all);
     let abandoned = marks.iter().any(|mark| mark.owner == OwnerState::Dead);
     let left = orphan && apart && has_no_terminal(stat) && !view.is_service(proc, stat);
-    if !left && !abandoned || find_owner(stat.pid).ok()? != Belongs::Nobody {
+    if !left && !abandoned || find_owner(stat.pid).ok()? != ProcessSandbox::Nobody {
         return None;
     }
     let mut evidence = Vec::new();

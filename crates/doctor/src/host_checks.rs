@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 
 use penfold_cgroup::v1freezer::V1Freezer;
-use penfold_cgroup::{NoPlace, Place, mountinfo};
+use penfold_cgroup::{LeafPlace, NoPlace, mountinfo};
 use penfold_process::{Pid, ProcFs, Process, Signal};
 use penfold_teardown::Level;
 use rustix::fs::Access;
@@ -90,22 +90,22 @@ impl Ability {
 ///
 /// # Errors
 /// When /proc cannot be read at all: no check would be meaningful then.
-pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
+pub fn check_host(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
     let (mut proc, unseen) = match ProcFs::open() {
         Ok(proc) => (proc, None),
         Err(error) => (ProcFs::blind(), Some(error)),
     };
     let mountinfo = std::fs::read("/proc/self/mountinfo")?;
-    let place = Place::find_here();
+    let place = LeafPlace::find_here();
     let leaf = match &place {
-        Ok(place) if unseen.is_none() => Some(probe::leaf(place, &mut proc)),
+        Ok(place) if unseen.is_none() => Some(probe::probe_leaf(place, &mut proc)),
         Ok(_) | Err(_) => None,
     };
-    let namespaces = probe::namespaces();
+    let namespaces = probe::probe_namespaces();
     let handles = handles(&mut proc);
     let mut abilities = vec![kernel(handles.as_ref(), leaf.as_ref())];
     abilities.extend(cgroups(&mountinfo, &place, leaf.as_ref()));
-    abilities.push(limits::look());
+    abilities.push(limits::check_controllers());
     abilities.push(freezer());
     abilities.push(pid_namespaces(&namespaces));
     abilities.push(pids());
@@ -178,7 +178,7 @@ pub fn mend_place(why: &NoPlace) -> &'static str {
     }
 }
 
-fn cgroups(mountinfo: &[u8], place: &Result<Place, NoPlace>, leaf: Option<&LeafProbe>) -> Vec<Ability> {
+fn cgroups(mountinfo: &[u8], place: &Result<LeafPlace, NoPlace>, leaf: Option<&LeafProbe>) -> Vec<Ability> {
     let place = match place {
         Ok(place) => place,
         Err(why) => {
@@ -186,8 +186,8 @@ fn cgroups(mountinfo: &[u8], place: &Result<Place, NoPlace>, leaf: Option<&LeafP
             return vec![ability("cgroup", State::Warn, error_chain(why), meaning).mend(mend_place(why))];
         }
     };
-    let v1 =
-        mountinfo::parse(mountinfo).is_ok_and(|mounts| mounts.iter().any(|mount| mount.fs_type == "cgroup"));
+    let v1 = mountinfo::parse_mountinfo(mountinfo)
+        .is_ok_and(|mounts| mounts.iter().any(|mount| mount.fs_type == "cgroup"));
     let path = place.path().display();
     let found =
         if v1 { format!("hybrid cgroups: leaves in {path}") } else { format!("cgroup2: leaves in {path}") };
@@ -414,7 +414,7 @@ fn could_make(root: &Path) -> bool {
 }
 
 fn levels(
-    place: &Result<Place, NoPlace>,
+    place: &Result<LeafPlace, NoPlace>,
     leaf: Option<&LeafProbe>,
     namespaces: &io::Result<()>,
 ) -> Vec<LevelAbility> {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use penfold_process::{Completeness, Pid, ProcFs, ProcessId};
 use penfold_state::spared;
-use penfold_teardown::spare::binding;
+use penfold_teardown::spare::binding_ids;
 
-use penfold_control::descent::{Descent, Guard};
+use penfold_control::descent::{Descent, SupervisionState};
 use serde::Serialize;
 
 /// A process that a search has found.
@@ -38,7 +38,7 @@ impl HostProcesses {
     /// Reads all processes. The notes below the state root name those that were spared.
     pub(crate) fn look(state_root: &Path) -> io::Result<HostProcesses> {
         let (mut proc, mut descent) = (ProcFs::open()?, Descent::new()?);
-        let spared = spared::marks(state_root);
+        let spared = spared::spared_marks(state_root);
         let mut found = Vec::new();
         let completeness = proc.scan(|stat| {
             if !stat.is_kernel_thread() {
@@ -48,7 +48,7 @@ impl HostProcesses {
         let mut marked = HashMap::new();
         for id in found {
             let ids = descent.marks(id.pid);
-            let ids = binding(&ids, id, &mut proc, &spared).to_vec();
+            let ids = binding_ids(&ids, id, &mut proc, &spared).to_vec();
             if !ids.is_empty() && id.pid != rustix::process::getpid() {
                 marked.insert(id.pid, ids);
             }
@@ -67,7 +67,7 @@ impl HostProcesses {
     }
 
     /// Tells whether this process has a supervisor as a member of sandbox `id`.
-    pub(crate) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
+    pub(crate) fn guard(&mut self, pid: Pid, id: &str) -> SupervisionState {
         self.descent.guard(pid, id)
     }
 

@@ -24,9 +24,9 @@ use serde::Serialize;
 
 use crate::Member;
 
-pub use collect::collect;
+pub use collect::collect_leak;
 pub use gc_rules::{GcRules, KeepReason, USUAL_AGE, named_sandbox, publish_removal};
-pub use holders::holders;
+pub use holders::path_holders;
 pub use spared_notes::prune_spared;
 pub use words::{age_in_words, describe_leak};
 
@@ -295,8 +295,11 @@ pub struct Survey {
 ///
 /// # Errors
 /// When /proc cannot be read at all.
-pub fn look(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
-    repeated::look(|| search::search(state_root, temporary), repeated::pause)
+pub fn find_leaks(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
+    repeated::find_repeated_leaks(
+        || search::search_once(state_root, temporary),
+        repeated::pause_between_searches,
+    )
 }
 
 /// Returns the time since a file or directory last changed, in seconds.

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo, v1group};
-use penfold_process::{Evidence, Pid, ProcFs, Stat};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, Stat};
 use penfold_teardown::Selector;
 
 pub use jobs::Jobs;
@@ -72,7 +72,7 @@ pub fn left_of(proc: &mut ProcFs, job: JobId, user: u32) -> io::Result<Option<Se
 ///
 /// # Errors
 /// When the cgroups or /proc cannot be read: this does not mean "none".
-pub fn leftovers(proc: &mut ProcFs, begun: &Jobs) -> io::Result<Vec<Leftover>> {
+pub fn find_leftovers(proc: &mut ProcFs, begun: &Jobs) -> io::Result<Vec<Leftover>> {
     let groups = Groups::find()?;
     let mut jobs: HashMap<JobId, Vec<Stat>> = HashMap::new();
     if groups.are_kept {
@@ -137,7 +137,7 @@ impl Group {
     fn processes(&self) -> io::Result<Vec<Pid>> {
         let mut inside = Vec::new();
         if self.is_v1 {
-            v1group::processes(&self.path, &mut inside)?;
+            v1group::v1_processes(&self.path, &mut inside)?;
         } else if let Some(leaf) = Leaf::open(&self.path).map_err(io::Error::other)? {
             leaf.processes(&mut inside).map_err(io::Error::other)?;
         }
@@ -166,7 +166,7 @@ impl Groups {
     fn find() -> io::Result<Groups> {
         let text = std::fs::read("/proc/self/mountinfo")?;
         let mut groups = Groups::default();
-        for mount in mountinfo::parse(&text).map_err(io::Error::other)? {
+        for mount in mountinfo::parse_mountinfo(&text).map_err(io::Error::other)? {
             let is_v1 = match mount.fs_type.as_str() {
                 "cgroup" => true,
                 "cgroup2" => false,
@@ -270,7 +270,7 @@ fn carriers(proc: &mut ProcFs) -> io::Result<Vec<(JobId, Stat)>> {
             job.set(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()));
             true
         };
-        if proc.environ_has(stat.pid, b"SLURM_JOB_ID", read) == Evidence::Yes
+        if proc.environ_has(stat.pid, b"SLURM_JOB_ID", read) == EnvironmentMatch::Yes
             && let Some(job) = job.get()
         {
             found.push((job, stat));

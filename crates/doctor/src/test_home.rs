@@ -155,7 +155,7 @@ impl TestHome {
     /// When the directory itself cannot be read.
     pub fn state_roots(&self) -> Result<StateRoots, TestHomeError> {
         let Some(directory) = &self.directory else { return Ok(StateRoots::default()) };
-        let roots = state_roots::find(&directory.fd, self.path());
+        let roots = state_roots::find_state_roots(&directory.fd, self.path());
         roots.map_err(|source| TestHomeError::Read { path: self.path().to_owned(), source })
     }
 
@@ -164,7 +164,7 @@ impl TestHome {
     /// # Errors
     /// When /proc cannot be read at all.
     pub fn look(&self, ids: &BTreeSet<String>) -> io::Result<Look> {
-        evidence::look(self, ids)
+        evidence::look_at_processes(self, ids)
     }
 }
 

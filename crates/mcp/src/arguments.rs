@@ -100,7 +100,7 @@ const LONGEST: f64 = 31_536_000.0;
 ///
 /// # Errors
 /// When one is missing, unknown or of another type.
-pub(crate) fn read<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result<T, ToolError> {
+pub(crate) fn read_arguments<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result<T, ToolError> {
     serde_json::from_value(Value::Object(given))
         .map_err(|error| ToolError::new(format!("the arguments of `{tool}` are wrong: {error}")))
 }
@@ -109,7 +109,10 @@ pub(crate) fn read<T: DeserializeOwned>(tool: &str, given: JsonObject) -> Result
 ///
 /// # Errors
 /// Unless exactly one is given and not empty.
-pub(crate) fn command(words: Option<Vec<String>>, line: Option<String>) -> Result<Vec<String>, ToolError> {
+pub(crate) fn command_words(
+    words: Option<Vec<String>>,
+    line: Option<String>,
+) -> Result<Vec<String>, ToolError> {
     let words = match (words, line) {
         (Some(words), None) => words,
         (None, Some(line)) if line.trim().is_empty() => Vec::new(),
@@ -132,7 +135,7 @@ pub(crate) fn command(words: Option<Vec<String>>, line: Option<String>) -> Resul
 ///
 /// # Errors
 /// When one cannot be set, or belongs to penfold.
-pub(crate) fn environment(given: &BTreeMap<String, String>) -> Result<(), ToolError> {
+pub(crate) fn check_environment(given: &BTreeMap<String, String>) -> Result<(), ToolError> {
     let is_settable = |(name, value): (&String, &String)| {
         !name.is_empty() && !name.contains(['=', '\0']) && !name.starts_with(OWN) && !value.contains('\0')
     };
@@ -146,7 +149,7 @@ pub(crate) fn environment(given: &BTreeMap<String, String>) -> Result<(), ToolEr
 ///
 /// # Errors
 /// When they are negative, no number, or more than `longest`.
-pub(crate) fn seconds(name: &str, given: f64, longest: Duration) -> Result<Duration, ToolError> {
+pub(crate) fn duration_of_seconds(name: &str, given: f64, longest: Duration) -> Result<Duration, ToolError> {
     let time = Duration::try_from_secs_f64(given).ok().filter(|&time| time <= longest);
     time.ok_or_else(|| {
         ToolError::new(format!("`{name}` is not a number of seconds from 0 to {}", longest.as_secs()))
@@ -156,10 +159,10 @@ pub(crate) fn seconds(name: &str, given: f64, longest: Duration) -> Result<Durat
 /// Converts seconds to milliseconds, for [`penfold_request::SandboxSpec`].
 ///
 /// # Errors
-/// As [`seconds`], with a year as the longest time.
-pub(crate) fn milliseconds(name: &str, given: Option<f64>) -> Result<Option<u64>, ToolError> {
-    let convert = |given| seconds(name, given, Duration::from_secs_f64(LONGEST));
-    Ok(given.map(convert).transpose()?.map(penfold_state::time::millis))
+/// As [`duration_of_seconds`], with a year as the longest time.
+pub(crate) fn whole_milliseconds(name: &str, given: Option<f64>) -> Result<Option<u64>, ToolError> {
+    let convert = |given| duration_of_seconds(name, given, Duration::from_secs_f64(LONGEST));
+    Ok(given.map(convert).transpose()?.map(penfold_state::time::whole_millis))
 }
 
 #[cfg(test)]
@@ -174,12 +177,12 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_named() {
-        let wrong = |value: Value| read::<RunArguments>("run", object(&value)).unwrap_err().0;
+        let wrong = |value: Value| read_arguments::<RunArguments>("run", object(&value)).unwrap_err().0;
         assert!(wrong(json!({ "comand": [] })).contains("unknown field `comand`"));
         assert!(wrong(json!({ "command": "ls" })).contains("invalid type: string"));
         assert!(wrong(json!({ "ready_port": 70000 })).contains("70000"));
         assert!(
-            read::<StopArguments>("stop", JsonObject::new())
+            read_arguments::<StopArguments>("stop", JsonObject::new())
                 .unwrap_err()
                 .0
                 .contains("missing field `sandbox`")
@@ -189,27 +192,32 @@ mod tests {
     #[test]
     fn one_command_is_given() {
         let words = |words: &[&str]| Some(words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
-        assert_eq!(command(words(&["ls", ""]), None).unwrap(), ["ls", ""]);
-        assert_eq!(command(None, Some("a | b".to_owned())).unwrap(), ["/bin/sh", "-c", "a | b"]);
-        let both = command(words(&["ls"]), Some("ls".to_owned()));
-        for wrong in [both, command(None, None), command(words(&[]), None), command(words(&[""]), None)] {
+        assert_eq!(command_words(words(&["ls", ""]), None).unwrap(), ["ls", ""]);
+        assert_eq!(command_words(None, Some("a | b".to_owned())).unwrap(), ["/bin/sh", "-c", "a | b"]);
+        let both = command_words(words(&["ls"]), Some("ls".to_owned()));
+        for wrong in [
+            both,
+            command_words(None, None),
+            command_words(words(&[]), None),
+            command_words(words(&[""]), None),
+        ] {
             wrong.unwrap_err();
         }
-        command(words(&["a\0"]), None).unwrap_err();
-        command(None, Some(" ".to_owned())).unwrap_err();
+        command_words(words(&["a\0"]), None).unwrap_err();
+        command_words(None, Some(" ".to_owned())).unwrap_err();
     }
 
     #[test]
     fn variables_of_penfold_and_impossible_times_are_refused() {
         let one = |name: &str| BTreeMap::from([(name.to_owned(), "x".to_owned())]);
-        environment(&one("PORT")).unwrap();
+        check_environment(&one("PORT")).unwrap();
         for name in ["", "A=B", "PENFOLD_SANDBOX"] {
-            environment(&one(name)).unwrap_err();
+            check_environment(&one(name)).unwrap_err();
         }
         let minute = Duration::from_mins(1);
-        assert_eq!(seconds("x", 0.5, minute).unwrap(), Duration::from_millis(500));
+        assert_eq!(duration_of_seconds("x", 0.5, minute).unwrap(), Duration::from_millis(500));
         for wrong in [-1.0, f64::NAN, f64::INFINITY, 61.0] {
-            seconds("x", wrong, minute).unwrap_err();
+            duration_of_seconds("x", wrong, minute).unwrap_err();
         }
     }
 }

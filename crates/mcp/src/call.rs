@@ -19,7 +19,7 @@ pub(crate) struct Caller {
 ///
 /// # Errors
 /// Those of pipe2(2).
-pub(crate) fn pair() -> std::io::Result<(Caller, Cancel)> {
+pub(crate) fn cancel_pair() -> std::io::Result<(Caller, Cancel)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((Caller { _end: write }, Cancel(read)))
 }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_dropped_caller_cancels() {
-        let (caller, cancel) = pair().unwrap();
+        let (caller, cancel) = cancel_pair().unwrap();
         assert!(!cancel.has_come());
         drop(caller);
         assert!(cancel.has_come());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use penfold_control::{Resolver, SandboxRef, View, view, wait};
+use penfold_control::{Resolver, SandboxRef, SandboxView, view, wait_for_sandboxes};
 use penfold_state::outcome::ExitStatus;
 use penfold_state::{Files, Report, cause_clause, error_chain};
 use penfold_teardown::Cause;
@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When there is none with this id or name, or several.
-pub(crate) fn find(resolver: &Resolver, word: &str) -> Result<SandboxRef, ToolError> {
+pub(crate) fn find_sandbox(resolver: &Resolver, word: &str) -> Result<SandboxRef, ToolError> {
     resolver
         .resolve(word)
         .map_err(|error| ToolError::new(format!("{}; `ps` lists the sandboxes", error_chain(&error))))
@@ -27,10 +27,10 @@ pub(crate) fn find(resolver: &Resolver, word: &str) -> Result<SandboxRef, ToolEr
 /// Finds a sandbox and looks at it.
 ///
 /// # Errors
-/// As [`find`], and when it is gone by then.
-pub(crate) fn look(resolver: &Resolver, word: &str) -> Result<(SandboxRef, View), ToolError> {
-    let known = find(resolver, word)?;
-    let seen = view::view(resolver, &known);
+/// As [`find_sandbox`], and when it is gone by then.
+pub(crate) fn view_sandbox(resolver: &Resolver, word: &str) -> Result<(SandboxRef, SandboxView), ToolError> {
+    let known = find_sandbox(resolver, word)?;
+    let seen = view::observe_sandbox(resolver, &known);
     seen.map(|seen| (known, seen))
         .ok_or_else(|| ToolError::new(format!("sandbox `{word}` is just being made or removed; try again")))
 }
@@ -39,19 +39,19 @@ pub(crate) fn look(resolver: &Resolver, word: &str) -> Result<(SandboxRef, View)
 ///
 /// # Errors
 /// When the record is gone.
-pub(crate) fn record(known: &SandboxRef) -> Result<&Files, ToolError> {
+pub(crate) fn sandbox_record(known: &SandboxRef) -> Result<&Files, ToolError> {
     known.record.as_ref().ok_or_else(|| ToolError::new(format!("the record of sandbox {} is gone", known.id)))
 }
 
 /// How a sandbox is called in a sentence.
-pub(crate) fn called(id: &str, name: Option<&str>) -> String {
+pub(crate) fn sandbox_words(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| format!("sandbox {id}"), |name| format!("sandbox {name} ({id})"))
 }
 
 /// The report of a sandbox whose end was seen. Waits until its supervisors have exited.
 pub(crate) fn settled_report(root: &Path, known: &SandboxRef) -> Option<Report> {
     let resolver = Resolver::new(root);
-    wait(&resolver, std::slice::from_ref(known), false, Some(SETTLE), &mut |_| {});
+    wait_for_sandboxes(&resolver, std::slice::from_ref(known), false, Some(SETTLE), &mut |_| {});
     known.record.as_ref()?.report().ok().flatten()
 }
 

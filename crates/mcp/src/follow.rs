@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use penfold_control::{Resolver, SandboxRef, view};
 use penfold_process::Port;
-use penfold_state::log::{Entry, Reader, Stream, Waited};
+use penfold_state::log::{LogEntry, LogReader, LogWaitEnd, Stream};
 
 use crate::answer::ToolError;
 use crate::call::Cancel;
-use crate::find::record;
-use crate::listening::listening;
-use crate::log_text::unreadable;
-use crate::plain::{Bounded, plain};
+use crate::find::sandbox_record;
+use crate::listening::listening_ports;
+use crate::log_text::unreadable_log;
+use crate::plain::{Bounded, plain_text};
 
 /// The least time between two looks at the ports.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,14 +57,14 @@ pub(crate) struct Read {
 ///
 /// # Errors
 /// When the log or /proc cannot be read.
-pub(crate) fn follow(
+pub(crate) fn follow_log(
     (root, known): (&Path, &SandboxRef),
-    reader: &mut Reader,
+    reader: &mut LogReader,
     goal: Goal,
     until: Instant,
     cancel: &Cancel,
 ) -> Result<Read, ToolError> {
-    let files = record(known)?;
+    let files = sandbox_record(known)?;
     let mut search = goal.text.map(Search::new);
     let mut read = Read {
         why: Followed::Late,
@@ -76,8 +76,8 @@ pub(crate) fn follow(
     let mut look = Instant::now();
     loop {
         while !(has_text && has_port) || endless {
-            let Some(entry) = reader.next_entry().map_err(|error| unreadable(&error))? else { break };
-            if let Entry::Data { stream, offset, bytes, .. } = entry
+            let Some(entry) = reader.next_entry().map_err(|error| unreadable_log(&error))? else { break };
+            if let LogEntry::Data { stream, offset, bytes, .. } = entry
                 && goal.stream.is_none_or(|wanted| wanted == stream)
             {
                 let end = search.as_mut().filter(|_| !has_text).and_then(|search| search.push(stream, bytes));
@@ -108,9 +108,9 @@ pub(crate) fn follow(
             }
             has_ended || now >= until || (goal.port.is_some() && has_port)
         };
-        match reader.wait(ended, Some(cancel.as_fd())).map_err(|error| unreadable(&error))? {
-            Waited::HungUp => return Ok(Read { why: Followed::Cancelled, ..read }),
-            Waited::More | Waited::Ended => {}
+        match reader.wait(ended, Some(cancel.as_fd())).map_err(|error| unreadable_log(&error))? {
+            LogWaitEnd::HungUp => return Ok(Read { why: Followed::Cancelled, ..read }),
+            LogWaitEnd::More | LogWaitEnd::Ended => {}
         }
     }
 }
@@ -119,9 +119,9 @@ pub(crate) fn follow(
 fn listens(root: &Path, known: &SandboxRef, wanted: u16) -> bool {
     let resolver = Resolver::new(root);
     let Some(known) = resolver.resolve(&known.id).ok() else { return false };
-    let Some(seen) = view::view(&resolver, &known) else { return false };
+    let Some(seen) = view::observe_sandbox(&resolver, &known) else { return false };
     let is_wanted = |port: Port| wanted == 0 || port.port == wanted;
-    listening(&resolver, &known, &seen).is_ok_and(|found| found.iter().any(|one| is_wanted(one.port)))
+    listening_ports(&resolver, &known, &seen).is_ok_and(|found| found.iter().any(|one| is_wanted(one.port)))
 }
 
 /// A search for a text in lines that come in pieces, from two streams.
@@ -147,7 +147,7 @@ impl Search {
             pending.extend_from_slice(piece);
             let surplus = pending.len().saturating_sub(LONGEST_LINE);
             pending.drain(..surplus);
-            if plain(pending).contains(&self.text) {
+            if plain_text(pending).contains(&self.text) {
                 pending.clear();
                 return Some(end);
             }

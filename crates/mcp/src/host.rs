@@ -6,7 +6,7 @@ use penfold_control::SandboxRef;
 
 use crate::answer::ToolError;
 use crate::config::Config;
-use crate::find::called;
+use crate::find::sandbox_words;
 use crate::started::Started;
 
 /// The settings of the server, and the sandboxes that it has started.
@@ -30,7 +30,7 @@ impl ServerState {
         if self.config.all || self.started.has(&known.id) {
             return Ok(());
         }
-        let name = called(&known.id, known.name.as_deref());
+        let name = sandbox_words(&known.id, known.name.as_deref());
         Err(ToolError::new(format!(
             "{name} was not started by this server, so `{tool}` leaves it alone; a server that was started as `penfold mcp --all` \
              acts on all sandboxes"

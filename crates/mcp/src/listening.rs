@@ -1,6 +1,6 @@
 //! The ports on which the processes of a sandbox listen.
 
-use penfold_control::{Resolver, SandboxRef, View, view};
+use penfold_control::{Resolver, SandboxRef, SandboxView, view};
 use penfold_process::{Listeners, Port};
 use penfold_state::error_chain;
 use serde::Serialize;
@@ -20,12 +20,12 @@ pub(crate) struct Listening {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub(crate) fn listening(
+pub(crate) fn listening_ports(
     resolver: &Resolver,
     known: &SandboxRef,
-    seen: &View,
+    seen: &SandboxView,
 ) -> Result<Vec<Listening>, ToolError> {
-    let members = view::members(resolver, known, seen, false)
+    let members = view::list_members(resolver, known, seen, false)
         .map_err(|error| ToolError::new(format!("cannot read the processes: {}", error_chain(&error))))?;
     let mut listeners = Listeners::default();
     let mut found: Vec<Listening> = Vec::new();

@@ -8,7 +8,7 @@ const LONGEST_LINE: usize = 2000;
 
 /// Returns bytes as text: invalid UTF-8 is replaced, escape sequences and control characters are left out, and a lone
 /// carriage return begins a line. Of a long line, the middle is cut out.
-pub(crate) fn plain(bytes: &[u8]) -> String {
+pub(crate) fn plain_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
@@ -127,9 +127,9 @@ impl Bounded {
         let (one, other) = self.tail.as_slices();
         let tail = [one, other].concat();
         match self.cut() {
-            0 => plain(&[self.head.as_slice(), &tail].concat()),
-            cut if self.head.is_empty() => format!("[{cut} bytes cut]\n{}", plain(&tail)),
-            cut => format!("{}\n[{cut} bytes cut]\n{}", plain(&self.head), plain(&tail)),
+            0 => plain_text(&[self.head.as_slice(), &tail].concat()),
+            cut if self.head.is_empty() => format!("[{cut} bytes cut]\n{}", plain_text(&tail)),
+            cut => format!("{}\n[{cut} bytes cut]\n{}", plain_text(&self.head), plain_text(&tail)),
         }
     }
 }
@@ -143,16 +143,16 @@ mod tests {
     #[test]
     fn colours_titles_and_control_characters_are_left_out() {
         let vite = b"\x1b[32m\xe2\x9e\x9c\x1b[39m  \x1b[1mLocal\x1b[22m:   \x1b[36mhttp://localhost:\x1b[1m5173\x1b[22m/\x1b[39m\r\n";
-        assert_eq!(plain(vite), "➜  Local:   http://localhost:5173/\n");
-        assert_eq!(plain(b"\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\x1b(Bc\0\x08d\x1b"), "abcd");
-        assert_eq!(plain(b"10%\r20%\rdone\n"), "10%\n20%\ndone\n");
-        assert_eq!(plain(b"a\xff\xfeb"), "a\u{fffd}\u{fffd}b");
-        assert_eq!(plain(b"\x1b[31\nnext"), "\nnext");
+        assert_eq!(plain_text(vite), "➜  Local:   http://localhost:5173/\n");
+        assert_eq!(plain_text(b"\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\x1b(Bc\0\x08d\x1b"), "abcd");
+        assert_eq!(plain_text(b"10%\r20%\rdone\n"), "10%\n20%\ndone\n");
+        assert_eq!(plain_text(b"a\xff\xfeb"), "a\u{fffd}\u{fffd}b");
+        assert_eq!(plain_text(b"\x1b[31\nnext"), "\nnext");
     }
 
     #[test]
     fn the_middle_of_a_long_line_is_cut_out() {
-        let text = plain(format!("{}\nshort\n", "ä".repeat(5000)).as_bytes());
+        let text = plain_text(format!("{}\nshort\n", "ä".repeat(5000)).as_bytes());
         let (line, rest) = text.split_once('\n').unwrap();
         assert_eq!(rest, "short\n");
         assert!(line.contains(" [3000 characters cut] ") && line.chars().count() < 2100);
@@ -180,7 +180,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_text_of_printable_characters(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let text = plain(&bytes);
+            let text = plain_text(&bytes);
             prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
             prop_assert!(whole_characters(&bytes) <= bytes.len());
         }

@@ -57,11 +57,11 @@ impl Server {
         let Ok(_place) = self.calls.try_acquire() else {
             return Ok(ToolError::new(format!("{CALLS} calls are under way; wait for one to end")).into());
         };
-        let (caller, cancel) = call::pair()
+        let (caller, cancel) = call::cancel_pair()
             .map_err(|error| ErrorData::internal_error(format!("cannot make a pipe: {error}"), None))?;
         let host = Arc::clone(&self.host);
         let given = request.arguments.unwrap_or_default();
-        let mut work = tokio::task::spawn_blocking(move || tools::call(&host, tool, given, &cancel));
+        let mut work = tokio::task::spawn_blocking(move || tools::call_tool(&host, tool, given, &cancel));
         let mut closing = self.closing.clone();
         let abandoned = |_| ErrorData::internal_error("the call was abandoned", None);
         tokio::select! {

@@ -11,7 +11,7 @@ mod stop;
 use rmcp::model::JsonObject;
 
 use crate::answer::{ToolAnswer, ToolError};
-use crate::arguments::read;
+use crate::arguments::read_arguments;
 use crate::call::Cancel;
 use crate::host::ServerState;
 use crate::tool::Tool;
@@ -19,7 +19,7 @@ use crate::tool::Tool;
 pub(crate) use stop::stop_all;
 
 /// Calls a tool. Blocks until the answer is there, or the call is cancelled.
-pub(crate) fn call(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> ToolAnswer {
+pub(crate) fn call_tool(host: &ServerState, tool: Tool, given: JsonObject, cancel: &Cancel) -> ToolAnswer {
     answer(host, tool, given, cancel).unwrap_or_else(ToolAnswer::from)
 }
 
@@ -37,12 +37,12 @@ fn answer(
     }
     let name = tool.name();
     match tool {
-        Tool::Run => run::run(host, read(name, given)?, cancel),
-        Tool::Ps => ps::ps(host, &read(name, given)?),
-        Tool::Logs => logs::logs(host, read(name, given)?, cancel),
-        Tool::Exec => exec::exec(host, read(name, given)?, cancel),
-        Tool::Stop => stop::stop(host, &read(name, given)?),
-        Tool::Report => report::report(host, &read(name, given)?),
-        Tool::Ports => ports::ports(host, &read(name, given)?),
+        Tool::Run => run::run(host, read_arguments(name, given)?, cancel),
+        Tool::Ps => ps::ps(host, &read_arguments(name, given)?),
+        Tool::Logs => logs::logs(host, read_arguments(name, given)?, cancel),
+        Tool::Exec => exec::exec(host, read_arguments(name, given)?, cancel),
+        Tool::Stop => stop::stop(host, &read_arguments(name, given)?),
+        Tool::Report => report::report(host, &read_arguments(name, given)?),
+        Tool::Ports => ports::ports(host, &read_arguments(name, given)?),
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use penfold_cgroup::{Membership, mountinfo};
 use penfold_process::ProcFs;
 
-use crate::delegate::Told;
+use crate::delegate::DelegateReport;
 
 /// A mounted hierarchy.
 #[derive(Debug)]
@@ -38,13 +38,13 @@ impl Hierarchy {
 }
 
 /// What names the cgroups of a container.
-pub(crate) struct Names<'a> {
+pub(crate) struct CgroupNames<'a> {
     pub(crate) id: &'a str,
     /// `cgroupsPath` of `config.json`.
     pub(crate) cgroups_path: &'a str,
 }
 
-impl Names<'_> {
+impl CgroupNames<'_> {
     /// Tells whether a cgroup is the container's own: the root, a parent, or another's cgroup is not.
     pub(crate) fn own(&self, cgroup: &Path) -> bool {
         let plain = cgroup.is_absolute()
@@ -89,7 +89,11 @@ fn slices(slice: &str) -> PathBuf {
 ///
 /// # Errors
 /// When the mounts cannot be read.
-pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Result<BTreeSet<PathBuf>> {
+pub(crate) fn find_cgroups(
+    names: &CgroupNames<'_>,
+    report: &DelegateReport,
+    known: &[PathBuf],
+) -> io::Result<BTreeSet<PathBuf>> {
     let hierarchies = hierarchies()?;
     let mut found = BTreeSet::new();
     let below_a_mount = |directory: &&PathBuf| {
@@ -97,8 +101,8 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
             |one: &Hierarchy| directory.starts_with(&one.mount_point) && **directory != one.mount_point;
         hierarchies.iter().any(inside) && names.own(directory)
     };
-    found.extend(told.directories.values().chain(known).filter(below_a_mount).cloned());
-    let membership = told.init.and_then(|init| {
+    found.extend(report.directories.values().chain(known).filter(below_a_mount).cloned());
+    let membership = report.init.and_then(|init| {
         let mut proc = ProcFs::open().ok()?;
         let text = proc.cgroups(init.pid).ok()??;
         (proc.stat(init.pid).ok()??.id() == init).then_some(text)
@@ -106,7 +110,7 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
     let asked = names.asked().map(|asked| Path::new("/").join(asked));
     for hierarchy in &hierarchies {
         let of_init = membership.as_deref().and_then(|text| hierarchy.of(Membership::of(text)));
-        let paths = [told.path.as_deref(), of_init, asked.as_deref()];
+        let paths = [report.path.as_deref(), of_init, asked.as_deref()];
         let own = paths.into_iter().flatten().filter(|path| names.own(path));
         found.extend(own.filter_map(|path| hierarchy.directory(path)));
     }
@@ -118,7 +122,7 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
 const TRACKING: [&str; 2] = ["pids", "name=systemd"];
 
 /// Where the delegate starts further commands.
-pub(crate) struct Places {
+pub(crate) struct ExecPlaces {
     /// The cgroups of the container, or below, in which a command gets one.
     pub(crate) parents: BTreeSet<PathBuf>,
     /// The controllers of these hierarchies, as runc wants them; `None` for all.
@@ -130,26 +134,30 @@ pub(crate) struct Places {
 ///
 /// # Errors
 /// When the mounts cannot be read.
-pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<Places> {
+pub(crate) fn of_commands(report: &DelegateReport, own: &BTreeSet<PathBuf>) -> io::Result<ExecPlaces> {
     let is_own = |directory: &PathBuf| {
         let plain = directory.components().all(|part| part != Component::ParentDir);
         plain && directory.is_dir() && own.iter().any(|own| directory.starts_with(own))
     };
     let tracking = |name: &'static str| {
-        let directory = told.directories.get(name).filter(|directory| is_own(directory))?;
-        let is_alone = told.directories.get("cpuset") != Some(directory);
+        let directory = report.directories.get(name).filter(|directory| is_own(directory))?;
+        let is_alone = report.directories.get("cpuset") != Some(directory);
         is_alone.then(|| (name, directory.clone()))
     };
     let tracking: Vec<(&str, PathBuf)> = TRACKING.into_iter().filter_map(tracking).collect();
     if !tracking.is_empty() {
         let names: Vec<&str> = tracking.iter().map(|(name, _)| *name).collect();
         let controllers = Some(names.join(","));
-        return Ok(Places { parents: tracking.into_iter().map(|(_, parent)| parent).collect(), controllers });
+        return Ok(ExecPlaces {
+            parents: tracking.into_iter().map(|(_, parent)| parent).collect(),
+            controllers,
+        });
     }
     let hierarchies = hierarchies()?;
-    let by_path = told.path.iter().flat_map(|path| hierarchies.iter().filter_map(|one| one.directory(path)));
-    let parents = told.directories.values().cloned().chain(by_path).filter(is_own).collect();
-    Ok(Places { parents, controllers: None })
+    let by_path =
+        report.path.iter().flat_map(|path| hierarchies.iter().filter_map(|one| one.directory(path)));
+    let parents = report.directories.values().cloned().chain(by_path).filter(is_own).collect();
+    Ok(ExecPlaces { parents, controllers: None })
 }
 
 /// The cgroups that the delegate makes where the engine asks for no absolute path: runc below its own, or with cgroup v2 beside it, crun at the
@@ -157,7 +165,7 @@ pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<Pl
 ///
 /// # Errors
 /// When the mounts, or the cgroups of this process, cannot be read.
-pub(crate) fn usual(names: &Names<'_>) -> io::Result<BTreeSet<PathBuf>> {
+pub(crate) fn usual_cgroups(names: &CgroupNames<'_>) -> io::Result<BTreeSet<PathBuf>> {
     let relative = Path::new(if names.cgroups_path.is_empty() { names.id } else { names.cgroups_path });
     if relative.is_absolute() || names.cgroups_path.contains(':') {
         return Ok(BTreeSet::new());
@@ -179,8 +187,8 @@ pub(crate) fn usual(names: &Names<'_>) -> io::Result<BTreeSet<PathBuf>> {
 
 fn hierarchies() -> io::Result<Vec<Hierarchy>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
-    let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
-    let hierarchy = |mount: mountinfo::Mount| {
+    let mounts = mountinfo::parse_mountinfo(&text).map_err(io::Error::other)?;
+    let hierarchy = |mount: mountinfo::MountEntry| {
         let v1 = match mount.fs_type.as_str() {
             "cgroup2" => None,
             "cgroup" => Some(mount.super_options),
@@ -198,7 +206,7 @@ mod tests {
     /// spec: 30.3
     #[test]
     fn roots_parents_and_cgroups_of_others_are_refused() {
-        let own = |cgroups_path, path: &str| Names { id: "c1", cgroups_path }.own(Path::new(path));
+        let own = |cgroups_path, path: &str| CgroupNames { id: "c1", cgroups_path }.own(Path::new(path));
         for path in
             ["/c1", "/k8s.io/c1", "/system.slice/cri-containerd-c1.scope", "/user.slice/crun-c1.scope"]
         {

@@ -38,7 +38,7 @@ fn is_podmans(name: &OsStr) -> bool {
 
 /// A `config.json`.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Config {
+pub(crate) struct ContainerConfig {
     #[serde(default)]
     annotations: BTreeMap<String, String>,
     #[serde(default)]
@@ -61,9 +61,9 @@ struct Namespace {
     path: PathBuf,
 }
 
-impl Config {
+impl ContainerConfig {
     /// Reads the file of a bundle.
-    pub(crate) fn of_bundle(bundle: &Path) -> io::Result<Config> {
+    pub(crate) fn of_bundle(bundle: &Path) -> io::Result<ContainerConfig> {
         Ok(serde_json::from_slice(&std::fs::read(bundle.join("config.json"))?)?)
     }
 

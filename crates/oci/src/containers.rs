@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use penfold_process::Pid;
 
-use crate::cgroups::{self, Names};
-use crate::delegate::{self, Told};
-use crate::members::{Member, Members};
-use crate::news::{ENDED, publish};
-use crate::note::{Note, Notes};
+use crate::cgroups::{self, CgroupNames};
+use crate::delegate::{self, DelegateReport};
+use crate::members::{ContainerMember, ContainerMembers};
+use crate::news::{ENDED, publish_end};
+use crate::note::{ContainerNote, ContainerNotes};
 use crate::shim;
 
 /// A container with a note.
 #[derive(Debug)]
 pub struct NotedContainer {
     /// The note.
-    pub note: Note,
+    pub note: ContainerNote,
     /// The file of the note.
     pub file: PathBuf,
     /// The processes that live in its cgroups.
@@ -36,13 +36,13 @@ pub struct NotedContainer {
 ///
 /// # Errors
 /// When the notes or a cgroup cannot be read: this does not mean "none".
-pub fn noted(state_root: &Path) -> io::Result<Vec<NotedContainer>> {
-    let notes = Notes::below(state_root);
+pub fn noted_containers(state_root: &Path) -> io::Result<Vec<NotedContainer>> {
+    let notes = ContainerNotes::below(state_root);
     let all = notes.all()?;
     let mut found = Vec::new();
     for (file, note) in &all {
         let is_lost = is_lost(note, &all)?;
-        let pids = members(note)?.look()?.iter().map(Member::pid).collect();
+        let pids = members(note)?.look()?.iter().map(ContainerMember::pid).collect();
         found.push(NotedContainer {
             note: note.clone(),
             file: file.clone(),
@@ -63,7 +63,7 @@ pub fn noted(state_root: &Path) -> io::Result<Vec<NotedContainer>> {
 /// # Errors
 /// When something cannot be read, the delegate cannot be used, or the note cannot be removed.
 pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Result<Vec<String>> {
-    let notes = Notes::below(state_root);
+    let notes = ContainerNotes::below(state_root);
     let all = notes.all()?;
     let Some((_, note)) = all.iter().find(|(path, _)| path == file) else { return Ok(Vec::new()) };
     let is_to_end = is_lost(note, &all)? || (notes.is_refused(note) && is_seen(note)?);
@@ -77,13 +77,13 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     if !left.is_empty() {
         return Ok(left);
     }
-    if !is_of_another_boot(note)? && delegate::knows(&note.engine_root, &note.id) {
+    if !is_of_another_boot(note)? && delegate::delegate_knows(&note.engine_root, &note.id) {
         members.remove_below()?;
-        delegate::delete(note, deadline)?;
+        delegate::delete_container(note, deadline)?;
     }
     let left = members.remove(deadline)?;
     if left.is_empty() {
-        shim::end(note, deadline)?;
+        shim::end_shim(note, deadline)?;
         notes.remove(note)?;
     }
     Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
@@ -91,7 +91,7 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
 
 /// Tells whether there are containers whose engine wanted them deleted, in vain.
 pub fn have_refused(state_root: &Path) -> bool {
-    Notes::below(state_root).have_refused(None)
+    ContainerNotes::below(state_root).have_refused(None)
 }
 
 /// Ends containers whose engine wanted them deleted, in vain, and of which no process lives any more; `but` is the engine's state directory and id of
@@ -102,7 +102,7 @@ pub fn have_refused(state_root: &Path) -> bool {
 pub fn complete_refused(state_root: &Path, but: Option<(&Path, &str)>) -> io::Result<bool> {
     /// Nothing lives: the delegate has only to remove its state.
     const PATIENCE: Duration = Duration::from_secs(5);
-    let notes = Notes::below(state_root);
+    let notes = ContainerNotes::below(state_root);
     if !notes.have_refused(but) {
         return Ok(false);
     }
@@ -117,7 +117,7 @@ pub fn complete_refused(state_root: &Path, but: Option<(&Path, &str)>) -> io::Re
             Ok(is_empty && end_lost(state_root, &file, PATIENCE)?.is_empty() && !file.is_file())
         });
         if ended.unwrap_or(false) {
-            publish(state_root, &note.id, "whose delete was refused before", ENDED);
+            publish_end(state_root, &note.id, "whose delete was refused before", ENDED);
         } else {
             are_left = true;
         }
@@ -131,11 +131,11 @@ pub(crate) fn mount_namespace() -> u64 {
 }
 
 /// Tells whether the delegate does not know the container. `all` are the notes of the state root.
-fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
+fn is_lost(note: &ContainerNote, all: &[(PathBuf, ContainerNote)]) -> io::Result<bool> {
     if is_of_another_boot(note)? {
         return Ok(true);
     }
-    if !is_seen(note)? || delegate::knows(&note.engine_root, &note.id) {
+    if !is_seen(note)? || delegate::delegate_knows(&note.engine_root, &note.id) {
         return Ok(false);
     }
     // The cgroups may be those of a container that another engine has under the same id.
@@ -143,7 +143,7 @@ fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
     for (_, other) in all {
         let is_another = other.engine_root != note.engine_root || other.id != note.id;
         if is_another
-            && delegate::knows(&other.engine_root, &other.id)
+            && delegate::delegate_knows(&other.engine_root, &other.id)
             && !members(other)?.roots().is_disjoint(&own)
         {
             return Ok(false);
@@ -153,22 +153,22 @@ fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
 }
 
 /// Tells whether the state directory of the engine can be seen: elsewhere the path may mean another directory.
-fn is_seen(note: &Note) -> io::Result<bool> {
+fn is_seen(note: &ContainerNote) -> io::Result<bool> {
     Ok(note.mount_namespace != 0
         && note.mount_namespace == mount_namespace()
         && note.engine_root.try_exists()?)
 }
 
-fn is_of_another_boot(note: &Note) -> io::Result<bool> {
+fn is_of_another_boot(note: &ContainerNote) -> io::Result<bool> {
     Ok(!note.boot_id.is_empty() && note.boot_id != penfold_process::boot_id()?)
 }
 
 /// The members of a container; none after another boot.
-fn members(note: &Note) -> io::Result<Members> {
+fn members(note: &ContainerNote) -> io::Result<ContainerMembers> {
     if is_of_another_boot(note)? {
-        return Members::of(BTreeSet::new());
+        return ContainerMembers::of(BTreeSet::new());
     }
-    let names = Names { id: &note.id, cgroups_path: &note.cgroups_path };
-    let told: Told = delegate::told(&note.engine_root, &note.id);
-    Ok(Members::of(cgroups::find(&names, &told, &note.cgroups)?)?.with_mounts(note.mounts))
+    let names = CgroupNames { id: &note.id, cgroups_path: &note.cgroups_path };
+    let report: DelegateReport = delegate::read_delegate_report(&note.engine_root, &note.id);
+    Ok(ContainerMembers::of(cgroups::find_cgroups(&names, &report, &note.cgroups)?)?.with_mounts(note.mounts))
 }

@@ -12,8 +12,8 @@ use penfold_process::{ProcessId, StartTime, pid_from_raw};
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Deserialize;
 
-use crate::members::pause;
-use crate::note::Note;
+use crate::members::wait_for_descriptors;
+use crate::note::ContainerNote;
 
 /// Where runtimes are installed. Engines start them with a `PATH` of few directories.
 const DIRECTORIES: [&str; 6] =
@@ -32,7 +32,7 @@ pub struct Delegate {
 
 /// What the delegate wrote about a container.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct DelegateReport {
     /// Directories of its cgroups, by controller, `name=…`, or nothing for cgroup v2.
     pub(crate) directories: BTreeMap<String, PathBuf>,
     /// The path of its cgroup in each hierarchy.
@@ -81,7 +81,7 @@ impl Delegate {
     }
 
     /// The directory in which the delegate keeps its state without `--root`.
-    pub(crate) fn default_root(&self, of: &Surroundings) -> PathBuf {
+    pub(crate) fn default_root(&self, of: &DelegateEnvironment) -> PathBuf {
         let name = self.program.file_name().unwrap_or(OsStr::new("runc"));
         // crun always takes the directory of the user, runc as root only inside a user namespace: `shouldHonorXDGRuntimeDir`.
         let is_users =
@@ -93,7 +93,7 @@ impl Delegate {
 
 /// What decides where a delegate keeps its state without `--root`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct DelegateEnvironment {
     /// `$XDG_RUNTIME_DIR`.
     pub runtime_dir: Option<PathBuf>,
     /// `$USER`.
@@ -104,11 +104,11 @@ pub struct Surroundings {
     pub is_nested: bool,
 }
 
-impl Surroundings {
+impl DelegateEnvironment {
     /// Those of this process, with the values of two variables.
-    pub fn here(runtime_dir: Option<OsString>, user: Option<OsString>) -> Surroundings {
+    pub fn here(runtime_dir: Option<OsString>, user: Option<OsString>) -> DelegateEnvironment {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        Surroundings {
+        DelegateEnvironment {
             runtime_dir: runtime_dir.map(PathBuf::from),
             user,
             is_root: rustix::process::geteuid().is_root(),
@@ -118,7 +118,7 @@ impl Surroundings {
 }
 
 /// Tells whether the delegate knows the container.
-pub(crate) fn knows(root: &Path, id: &str) -> bool {
+pub(crate) fn delegate_knows(root: &Path, id: &str) -> bool {
     // A directory that cannot be seen may be there.
     let found = rustix::fs::statat(CWD, root.join(id), AtFlags::SYMLINK_NOFOLLOW);
     found.err() != Some(rustix::io::Errno::NOENT)
@@ -128,7 +128,7 @@ pub(crate) fn knows(root: &Path, id: &str) -> bool {
 ///
 /// # Errors
 /// When it cannot be started, does not answer in time, or fails while it knows the container.
-pub(crate) fn delete(note: &Note, deadline: Instant) -> io::Result<()> {
+pub(crate) fn delete_container(note: &ContainerNote, deadline: Instant) -> io::Result<()> {
     let mut command = Command::new(&note.delegate);
     command.arg("--root").arg(&note.engine_root).args(note.systemd.then_some("--systemd-cgroup"));
     command.args(["delete", "--force", &note.id]);
@@ -139,9 +139,9 @@ pub(crate) fn delete(note: &Note, deadline: Instant) -> io::Result<()> {
             child.wait()?;
             break;
         }
-        pause(&[], Duration::from_millis(2));
+        wait_for_descriptors(&[], Duration::from_millis(2));
     }
-    if knows(&note.engine_root, &note.id) {
+    if delegate_knows(&note.engine_root, &note.id) {
         let sentence = format!("`{}` did not delete container `{}`", note.delegate.display(), note.id);
         return Err(io::Error::other(sentence));
     }
@@ -149,7 +149,7 @@ pub(crate) fn delete(note: &Note, deadline: Instant) -> io::Result<()> {
 }
 
 /// Reads what the delegate wrote about a container; empty without its state.
-pub(crate) fn told(root: &Path, id: &str) -> Told {
+pub(crate) fn read_delegate_report(root: &Path, id: &str) -> DelegateReport {
     let process = |pid, start| Some(ProcessId { pid: pid_from_raw(pid)?, start: StartTime(start) });
     let dir = root.join(id);
     let runc = std::fs::read(dir.join("state.json"))
@@ -157,12 +157,12 @@ pub(crate) fn told(root: &Path, id: &str) -> Told {
         .and_then(|text| serde_json::from_slice::<RuncState>(&text).ok());
     if let Some(state) = runc {
         let init = process(state.init_process_pid, state.init_process_start);
-        return Told { directories: state.cgroup_paths, path: None, init };
+        return DelegateReport { directories: state.cgroup_paths, path: None, init };
     }
     let crun = std::fs::read(dir.join("status"))
         .ok()
         .and_then(|text| serde_json::from_slice::<CrunStatus>(&text).ok());
-    crun.map_or_else(Told::default, |status| Told {
+    crun.map_or_else(DelegateReport::default, |status| DelegateReport {
         directories: BTreeMap::new(),
         path: Some(status.path).filter(|path| !path.as_os_str().is_empty()),
         init: process(status.pid, status.start),
@@ -183,7 +183,7 @@ fn in_directories(name: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
 /// Tells whether this host has the hierarchy of cgroup v2 and no other.
 fn has_only_v2() -> bool {
     let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = mountinfo::parse(&text).unwrap_or_default();
+    let mounts = mountinfo::parse_mountinfo(&text).unwrap_or_default();
     mounts.iter().any(|mount| mount.fs_type == "cgroup2")
         && mounts.iter().all(|mount| mount.fs_type != "cgroup")
 }
@@ -198,7 +198,7 @@ mod tests {
         let root = |program: &str, is_root, is_nested, user: &str| {
             let delegate = Delegate { program: program.into() };
             let user = Some(OsString::from(user));
-            delegate.default_root(&Surroundings {
+            delegate.default_root(&DelegateEnvironment {
                 runtime_dir: Some("/run/user/0".into()),
                 user,
                 is_root,
@@ -211,6 +211,6 @@ mod tests {
         assert_eq!(root("/usr/sbin/runc", false, false, "alice"), Path::new("/run/user/0/runc"));
         assert_eq!(root("/usr/bin/crun", true, false, "root"), Path::new("/run/user/0/crun"));
         let delegate = Delegate { program: "/usr/bin/crun".into() };
-        assert_eq!(delegate.default_root(&Surroundings::default()), Path::new("/run/crun"));
+        assert_eq!(delegate.default_root(&DelegateEnvironment::default()), Path::new("/run/crun"));
     }
 }

@@ -13,7 +13,7 @@ use penfold_sys::crash_point;
 use rustix::io::Errno;
 
 use crate::cgroups;
-use crate::follower::{self, Followed};
+use crate::follower::{self, FollowerTask};
 use crate::refused::VerbError;
 use crate::runtime::{NextStep, Runtime};
 
@@ -32,7 +32,7 @@ impl Runtime {
             return Ok(self.pass_on());
         }
         let name = format!("{PREFIX}{}", Id::new().map_err(failed)?.short());
-        let places = cgroups::of_commands(&container.told, container.members.roots()).map_err(failed)?;
+        let places = cgroups::of_commands(&container.report, container.members.roots()).map_err(failed)?;
         let leaves: BTreeSet<PathBuf> = places.parents.iter().map(|parent| parent.join(&name)).collect();
         if leaves.is_empty() {
             return Err(failed(io::Error::other("its cgroups are not known")));
@@ -56,8 +56,8 @@ impl Runtime {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => (),
         }
-        let followed = Followed::Exec { leaves: leaves.clone(), pid_file: pid_file.clone() };
-        follower::fork(self.clone(), followed).map_err(failed)?;
+        let followed = FollowerTask::Exec { leaves: leaves.clone(), pid_file: pid_file.clone() };
+        follower::fork_follower(self.clone(), followed).map_err(failed)?;
         crash_point!("oci-followed");
         // If one cannot be made, the follower removes the others.
         leaves.iter().try_for_each(|leaf| make(leaf)).map_err(failed)?;
@@ -85,12 +85,12 @@ impl Runtime {
 
     /// Has other containers ended whose `delete` was refused. Without a process for that, the next call, `watch`, `serve` or `gc` does it.
     pub(crate) fn follow_refused(&self) {
-        let _ = follower::fork(self.clone(), Followed::Refused);
+        let _ = follower::fork_follower(self.clone(), FollowerTask::Refused);
     }
 
     /// Has the note of a container removed that the delegate deletes at the end of `run`.
     pub(crate) fn follow_run(&self, token: String) -> io::Result<()> {
-        follower::fork(self.clone(), Followed::Run { token })
+        follower::fork_follower(self.clone(), FollowerTask::Run { token })
     }
 }
 

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process, pid_from_raw};
 use penfold_sys::fork::exit_now;
-use penfold_sys::{Forked, crash_point, descriptors, title};
+use penfold_sys::{ForkSide, crash_point, descriptors, title};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
-use crate::members::Members;
+use crate::members::ContainerMembers;
 use crate::news::ENDED;
 use crate::runtime::{Runtime, words_of};
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What a follower does after the delegate.
-pub(crate) enum Followed {
+pub(crate) enum FollowerTask {
     /// It ends what is left in these cgroups.
     Exec {
         /// The cgroups of the command.
@@ -47,12 +47,12 @@ pub(crate) enum Followed {
 ///
 /// # Errors
 /// When a process cannot be made; then there is none.
-pub(crate) fn fork(runtime: Runtime, followed: Followed) -> io::Result<()> {
+pub(crate) fn fork_follower(runtime: Runtime, followed: FollowerTask) -> io::Result<()> {
     let delegate = pidfd_open(getpid(), PidfdFlags::empty())?;
     // The parent may be in another pid namespace.
     let caller = getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     match penfold_sys::fork()? {
-        Forked::Parent(pid) => {
+        ForkSide::Parent(pid) => {
             let made = match rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty())) {
                 Ok(status) => status.is_some_and(|(_, status)| status.exit_status() == Some(0)),
                 // The caller ignores SIGCHLD: nobody knows the status.
@@ -61,19 +61,19 @@ pub(crate) fn fork(runtime: Runtime, followed: Followed) -> io::Result<()> {
             };
             if made { Ok(()) } else { Err(io::Error::other("no process can be made")) }
         }
-        Forked::Child => {
+        ForkSide::Child => {
             // The session keeps signals to the engine's process group away.
             let _ = rustix::process::setsid();
             match penfold_sys::fork() {
-                Ok(Forked::Child) => follow(runtime.begin_again(), followed, &delegate, caller.as_ref()),
-                Ok(Forked::Parent(_)) => exit_now(0),
+                Ok(ForkSide::Child) => follow(runtime.begin_again(), followed, &delegate, caller.as_ref()),
+                Ok(ForkSide::Parent(_)) => exit_now(0),
                 Err(_) => exit_now(1),
             }
         }
     }
 }
 
-fn follow(runtime: Runtime, followed: Followed, delegate: &OwnedFd, caller: Option<&OwnedFd>) -> ! {
+fn follow(runtime: Runtime, followed: FollowerTask, delegate: &OwnedFd, caller: Option<&OwnedFd>) -> ! {
     let mut kept = vec![delegate.as_fd()];
     kept.extend(caller.map(|caller| caller.as_fd()));
     // The reader of a stream sees its end only once no copy is open. A directory that is in use cannot be unmounted.
@@ -81,23 +81,23 @@ fn follow(runtime: Runtime, followed: Followed, delegate: &OwnedFd, caller: Opti
     if closed.is_err() || rustix::process::chdir("/").is_err() {
         exit_now(1);
     }
-    title::set(c"penfold-oci", &[&runtime.words.verb, &runtime.words.id]);
+    title::set_title(c"penfold-oci", &[&runtime.words.verb, &runtime.words.id]);
     let done = match followed {
-        Followed::Exec { leaves, pid_file } => {
-            let waits = Waits { pid_file, detached: runtime.words.detach, delegate, caller };
+        FollowerTask::Exec { leaves, pid_file } => {
+            let waits = ExecWait { pid_file, detached: runtime.words.detach, delegate, caller };
             after_exec(&runtime, leaves, &waits)
         }
-        Followed::Refused => {
+        FollowerTask::Refused => {
             runtime.complete_refused();
             Ok(())
         }
-        Followed::Run { token } => after_run(runtime, &token, delegate),
+        FollowerTask::Run { token } => after_run(runtime, &token, delegate),
     };
     exit_now(i32::from(done.is_err()))
 }
 
 /// What the follower of an `exec` waits for.
-struct Waits<'a> {
+struct ExecWait<'a> {
     pid_file: PathBuf,
     /// Whether the delegate ends before the command.
     detached: bool,
@@ -106,8 +106,8 @@ struct Waits<'a> {
 }
 
 /// Waits for the end of the command, and ends what it has left.
-fn after_exec(runtime: &Runtime, leaves: BTreeSet<PathBuf>, waits: &Waits<'_>) -> io::Result<()> {
-    let mut members = Members::of(leaves)?;
+fn after_exec(runtime: &Runtime, leaves: BTreeSet<PathBuf>, waits: &ExecWait<'_>) -> io::Result<()> {
+    let mut members = ContainerMembers::of(leaves)?;
     waits.wait(&mut members)?;
     crash_point!("oci-exec-ended");
     let left = words_of(&members.look()?, &[]);
@@ -127,9 +127,9 @@ fn after_exec(runtime: &Runtime, leaves: BTreeSet<PathBuf>, waits: &Waits<'_>) -
     Ok(())
 }
 
-impl Waits<'_> {
+impl ExecWait<'_> {
     /// Waits for the end of the command; also for that of its caller and the delegate, if these wait for the command.
-    fn wait(&self, members: &mut Members) -> io::Result<()> {
+    fn wait(&self, members: &mut ContainerMembers) -> io::Result<()> {
         let waiting = self.caller.filter(|_| !self.detached).map(AsFd::as_fd);
         let delegate = Some(self.delegate.as_fd());
         // The file is written while the delegate runs. runc may outlive the command: it waits for the last copy of the streams.

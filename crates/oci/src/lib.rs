@@ -1,10 +1,10 @@
 //! The OCI runtime of penfold: in front of a delegate (runc, crun), so that a container that an engine has deleted is gone.
 //!
-//! - [`Words`] — the command line of an OCI runtime, as far as penfold needs it.
+//! - [`CommandWords`] — the command line of an OCI runtime, as far as penfold needs it.
 //! - [`Delegate`] — the runtime that does the work.
-//! - [`Note`] — the file that says which containers were created through penfold.
+//! - [`ContainerNote`] — the file that says which containers were created through penfold.
 //! - [`Runtime`] — `create`, `start`, `run`, `exec`, `kill` and `delete`; everything else is passed on.
-//! - [`noted`] — the containers with a note; [`end_lost`] ends what is left of one that its delegate does not know any more, or whose
+//! - [`noted_containers`] — the containers with a note; [`end_lost`] ends what is left of one that its delegate does not know any more, or whose
 //!   `delete` was refused; [`complete_refused`] does so once no process of it lives.
 //! - [`log_line`] — a message as engines read it.
 //!
@@ -35,11 +35,11 @@ mod runtime;
 mod shim;
 mod words;
 
-pub use containers::{NotedContainer, complete_refused, end_lost, have_refused, noted};
-pub use delegate::{Delegate, NoDelegate, Surroundings};
-pub use log::{Level, append as log, log_line};
+pub use containers::{NotedContainer, complete_refused, end_lost, have_refused, noted_containers};
+pub use delegate::{Delegate, DelegateEnvironment, NoDelegate};
+pub use log::{LogLevel, append_log, log_line};
 pub use mounts::MountNamespace;
-pub use note::{Annotations, Engine, Note, Notes};
+pub use note::{Annotations, ContainerNote, ContainerNotes, Engine};
 pub use refused::VerbError;
 pub use runtime::{LIMIT, NextStep, Runtime, SHORT_LIMIT};
-pub use words::Words;
+pub use words::CommandWords;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::v1freezer::V1Freezer;
-use penfold_process::{Pid, ProcFs, Process, Signal, State, pid_from_raw};
+use penfold_process::{Pid, ProcFs, Process, SchedulerState, Signal, pid_from_raw};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -20,22 +20,22 @@ const LONGEST: Duration = Duration::from_millis(20);
 
 /// A living process of the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct ContainerMember {
     pid: Pid,
     command: String,
-    state: State,
+    state: SchedulerState,
     wait_channel: Option<String>,
     /// One of its cgroups; `None` if only its mount namespace is the container's.
     cgroup: Option<PathBuf>,
 }
 
-impl Member {
+impl ContainerMember {
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for ContainerMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pid {} ({}) state {}", self.pid, self.command, self.state.letter())?;
         if let Some(channel) = &self.wait_channel {
@@ -49,20 +49,20 @@ impl fmt::Display for Member {
 }
 
 /// The cgroups of one container.
-pub(crate) struct Members {
+pub(crate) struct ContainerMembers {
     proc: ProcFs,
     roots: BTreeSet<PathBuf>,
     mounts: Option<MountNamespace>,
 }
 
-impl Members {
-    pub(crate) fn of(roots: BTreeSet<PathBuf>) -> io::Result<Members> {
-        Ok(Members { proc: ProcFs::open()?, roots, mounts: None })
+impl ContainerMembers {
+    pub(crate) fn of(roots: BTreeSet<PathBuf>) -> io::Result<ContainerMembers> {
+        Ok(ContainerMembers { proc: ProcFs::open()?, roots, mounts: None })
     }
 
     /// Adds the processes in a mount namespace.
-    pub(crate) fn with_mounts(self, mounts: Option<MountNamespace>) -> Members {
-        Members { mounts, ..self }
+    pub(crate) fn with_mounts(self, mounts: Option<MountNamespace>) -> ContainerMembers {
+        ContainerMembers { mounts, ..self }
     }
 
     pub(crate) fn roots(&self) -> &BTreeSet<PathBuf> {
@@ -123,7 +123,7 @@ impl Members {
     ///
     /// # Errors
     /// When something could not be read.
-    pub(crate) fn look(&mut self) -> io::Result<Vec<Member>> {
+    pub(crate) fn look(&mut self) -> io::Result<Vec<ContainerMember>> {
         let mut members = Vec::new();
         let inside = self.in_cgroups()?;
         for (pid, cgroup) in self.in_mounts(inside)? {
@@ -131,7 +131,7 @@ impl Members {
             let (state, wait_channel) = self.proc.waits(&stat);
             let wait_channel = wait_channel.filter(|channel| channel != "0");
             let command = self.proc.command_line(pid).unwrap_or(stat.comm);
-            members.push(Member { pid, command, state, wait_channel, cgroup });
+            members.push(ContainerMember { pid, command, state, wait_channel, cgroup });
         }
         members.sort_by_key(|member| member.pid.as_raw_pid());
         Ok(members)
@@ -141,10 +141,10 @@ impl Members {
     ///
     /// # Errors
     /// When something could not be read.
-    pub(crate) fn await_end(&mut self, deadline: Instant) -> io::Result<Vec<Member>> {
+    pub(crate) fn await_end(&mut self, deadline: Instant) -> io::Result<Vec<ContainerMember>> {
         let mut wait = Duration::from_millis(1);
         while !self.living()?.is_empty() && Instant::now() < deadline {
-            pause(&[], wait.min(deadline.saturating_duration_since(Instant::now())));
+            wait_for_descriptors(&[], wait.min(deadline.saturating_duration_since(Instant::now())));
             wait = (wait * 2).min(LONGEST);
         }
         self.look()
@@ -154,7 +154,7 @@ impl Members {
     ///
     /// # Errors
     /// When something could not be read.
-    pub(crate) fn end(&mut self, deadline: Instant) -> io::Result<Vec<Member>> {
+    pub(crate) fn end(&mut self, deadline: Instant) -> io::Result<Vec<ContainerMember>> {
         for root in &self.roots {
             // Only cgroup v2 has this file; the looks below are the proof.
             let _ = std::fs::OpenOptions::new()
@@ -201,7 +201,8 @@ impl Members {
         }
         for process in &opened {
             let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST);
-            if left.is_zero() || !pause(&[PollFd::new(&process.pidfd(), PollFlags::IN)], left) {
+            if left.is_zero() || !wait_for_descriptors(&[PollFd::new(&process.pidfd(), PollFlags::IN)], left)
+            {
                 break;
             }
         }
@@ -223,7 +224,7 @@ impl Members {
             if left.is_empty() || Instant::now() >= deadline {
                 return Ok(left);
             }
-            pause(&[], Duration::from_millis(2));
+            wait_for_descriptors(&[], Duration::from_millis(2));
         }
     }
 
@@ -284,7 +285,7 @@ fn naming(path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Waits for one of these descriptors; false if the time is over first.
-pub(crate) fn pause(fds: &[PollFd<'_>], time: Duration) -> bool {
+pub(crate) fn wait_for_descriptors(fds: &[PollFd<'_>], time: Duration) -> bool {
     let mut fds = fds.to_vec();
     let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
     matches!(rustix::event::poll(&mut fds, Some(&time)), Ok(ready) if ready > 0)

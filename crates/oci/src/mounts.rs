@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use penfold_process::{Pid, ProcFs, ProcessId, StartTime, Stat, State};
+use penfold_process::{Pid, ProcFs, ProcessId, SchedulerState, StartTime, Stat};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ fn directory(pid: Pid) -> PathBuf {
 /// Where the kernel tells of a process. A main thread that has exited has no namespace any more; the other threads have.
 fn directories(stat: &Stat) -> Vec<PathBuf> {
     let dir = directory(stat.pid);
-    if stat.state != State::Zombie {
+    if stat.state != SchedulerState::Zombie {
         return vec![dir];
     }
     let threads = std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();

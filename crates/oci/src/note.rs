@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use penfold_state::fnv;
+use penfold_state::fnv_hash;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use crate::mounts::MountNamespace;
 
 /// What penfold notes about a container before it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct ContainerNote {
     /// The version of this format.
     pub schema: u32,
     /// The engine's state directory.
@@ -97,21 +97,21 @@ const REFUSED: &str = "refused";
 
 /// The notes of a state root.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct ContainerNotes {
     dir: PathBuf,
 }
 
-impl Notes {
+impl ContainerNotes {
     /// The notes below a state root.
-    pub fn below(root: &Path) -> Notes {
-        Notes { dir: root.join("oci") }
+    pub fn below(root: &Path) -> ContainerNotes {
+        ContainerNotes { dir: root.join("oci") }
     }
 
     /// Reads the note of a container; `None` if there is none.
     ///
     /// # Errors
     /// When the note cannot be read.
-    pub fn read(&self, engine_root: &Path, id: &str) -> io::Result<Option<Note>> {
+    pub fn read(&self, engine_root: &Path, id: &str) -> io::Result<Option<ContainerNote>> {
         let mut newest = None;
         for file in self.files_of(engine_root, id)? {
             newest = newer(newest, file);
@@ -127,8 +127,8 @@ impl Notes {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub(crate) fn all(&self) -> io::Result<Vec<(PathBuf, Note)>> {
-        let mut newest: BTreeMap<OsString, Dated> = BTreeMap::new();
+    pub(crate) fn all(&self) -> io::Result<Vec<(PathBuf, ContainerNote)>> {
+        let mut newest: BTreeMap<OsString, DatedNote> = BTreeMap::new();
         for file in self.files()?.into_iter().filter(|file| is_note(file)) {
             let name = file.file_name().unwrap_or_default().as_bytes();
             let name = name.split(|byte| *byte == b'.').next().unwrap_or_default();
@@ -137,7 +137,7 @@ impl Notes {
                 newest.insert(name, dated);
             }
         }
-        let read = |(_, file): Dated| parsed(&file).map(|note| (file, note));
+        let read = |(_, file): DatedNote| parsed(&file).map(|note| (file, note));
         Ok(newest.into_values().filter_map(read).collect())
     }
 
@@ -145,7 +145,7 @@ impl Notes {
     ///
     /// # Errors
     /// When it cannot be written; an earlier note stays.
-    pub fn write(&self, note: &Note) -> io::Result<()> {
+    pub fn write(&self, note: &ContainerNote) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         self.put(note, &self.file(note), |new, file| std::fs::rename(new, file))
     }
@@ -154,7 +154,7 @@ impl Notes {
     ///
     /// # Errors
     /// When it cannot be written; the earlier note stays.
-    pub(crate) fn rewrite(&self, note: &Note) -> io::Result<()> {
+    pub(crate) fn rewrite(&self, note: &ContainerNote) -> io::Result<()> {
         let files = self.files_of(&note.engine_root, &note.id)?;
         let own = files.into_iter().find(|file| *file == self.file(note) || is_of(file, note));
         let Some(file) = own else { return Ok(()) };
@@ -170,7 +170,7 @@ impl Notes {
 
     fn put(
         &self,
-        note: &Note,
+        note: &ContainerNote,
         file: &Path,
         rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -186,7 +186,7 @@ impl Notes {
     ///
     /// # Errors
     /// When it cannot be written; an earlier note stays.
-    pub(crate) fn write_first(&self, note: &Note) -> io::Result<()> {
+    pub(crate) fn write_first(&self, note: &ContainerNote) -> io::Result<()> {
         let earlier = self.files_of(&note.engine_root, &note.id)?;
         self.write(note)?;
         for file in earlier {
@@ -201,8 +201,8 @@ impl Notes {
     ///
     /// # Errors
     /// Those of readdir(3) and unlink(2).
-    pub(crate) fn remove(&self, note: &Note) -> io::Result<()> {
-        let name = Notes::name(&note.engine_root, &note.id);
+    pub(crate) fn remove(&self, note: &ContainerNote) -> io::Result<()> {
+        let name = ContainerNotes::name(&note.engine_root, &note.id);
         let (own, later): (Vec<PathBuf>, Vec<PathBuf>) = self
             .files_of(&note.engine_root, &note.id)?
             .into_iter()
@@ -221,18 +221,18 @@ impl Notes {
     ///
     /// # Errors
     /// Those of open(2).
-    pub(crate) fn mark_refused(&self, note: &Note) -> io::Result<()> {
+    pub(crate) fn mark_refused(&self, note: &ContainerNote) -> io::Result<()> {
         File::create(self.mark(note)).map(drop)
     }
 
     /// Tells whether an engine wanted the container deleted, in vain.
-    pub(crate) fn is_refused(&self, note: &Note) -> bool {
+    pub(crate) fn is_refused(&self, note: &ContainerNote) -> bool {
         self.mark(note).is_file()
     }
 
     /// Tells whether there is such a container; with `but`, another one than that with these root and id.
     pub(crate) fn have_refused(&self, but: Option<(&Path, &str)>) -> bool {
-        let but = but.map(|(engine_root, id)| Notes::name(engine_root, id) + ".");
+        let but = but.map(|(engine_root, id)| ContainerNotes::name(engine_root, id) + ".");
         let is_other = |file: &PathBuf| {
             let name = file.file_name().unwrap_or_default().as_bytes();
             but.as_ref().is_none_or(|but| !name.starts_with(but.as_bytes()))
@@ -241,7 +241,7 @@ impl Notes {
         files.iter().any(|file| file.extension() == Some(OsStr::new(REFUSED)) && is_other(file))
     }
 
-    fn mark(&self, note: &Note) -> PathBuf {
+    fn mark(&self, note: &ContainerNote) -> PathBuf {
         self.file(note).with_extension(REFUSED)
     }
 
@@ -265,7 +265,7 @@ impl Notes {
 
     /// The notes of a container; several if some of earlier ones are left.
     fn files_of(&self, engine_root: &Path, id: &str) -> io::Result<Vec<PathBuf>> {
-        let name = Notes::name(engine_root, id) + ".";
+        let name = ContainerNotes::name(engine_root, id) + ".";
         let mut files = self.files()?;
         files.retain(|file| {
             is_note(file) && file.file_name().unwrap_or_default().as_bytes().starts_with(name.as_bytes())
@@ -275,11 +275,11 @@ impl Notes {
 
     /// The file for the pid of a command, where the engine wants none.
     pub(crate) fn pid_file(&self, engine_root: &Path, id: &str, command: &str) -> PathBuf {
-        self.dir.join(format!("{}.{command}.pid", Notes::name(engine_root, id)))
+        self.dir.join(format!("{}.{command}.pid", ContainerNotes::name(engine_root, id)))
     }
 
-    fn file(&self, note: &Note) -> PathBuf {
-        let name = Notes::name(&note.engine_root, &note.id);
+    fn file(&self, note: &ContainerNote) -> PathBuf {
+        let name = ContainerNotes::name(&note.engine_root, &note.id);
         self.dir.join(format!("{name}.{}.json", note.token))
     }
 
@@ -288,15 +288,15 @@ impl Notes {
         let mut key = engine_root.as_os_str().as_bytes().to_vec();
         key.push(0);
         key.extend_from_slice(id.as_bytes());
-        format!("{:032x}", fnv(&key))
+        format!("{:032x}", fnv_hash(&key))
     }
 }
 
 /// A note's file with the time of its last change.
-type Dated = (SystemTime, PathBuf);
+type DatedNote = (SystemTime, PathBuf);
 
 /// Returns the newer one of a dated file and another; without the other if that is gone.
-fn newer(one: Option<Dated>, other: PathBuf) -> Option<Dated> {
+fn newer(one: Option<DatedNote>, other: PathBuf) -> Option<DatedNote> {
     let changed = std::fs::metadata(&other).and_then(|meta| meta.modified());
     one.into_iter().chain(changed.ok().map(|changed| (changed, other))).max()
 }
@@ -306,12 +306,12 @@ fn is_note(file: &Path) -> bool {
 }
 
 /// Tells whether a file is the note of this container. Earlier versions had no token in the name of the file.
-fn is_of(file: &Path, note: &Note) -> bool {
+fn is_of(file: &Path, note: &ContainerNote) -> bool {
     parsed(file).is_some_and(|read| read.token == note.token)
 }
 
 /// Reads a note; `None` if it is damaged.
-fn parsed(file: &Path) -> Option<Note> {
+fn parsed(file: &Path) -> Option<ContainerNote> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 

@@ -6,23 +6,23 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use penfold_process::{Pid, ProcFs, Process, Signal, State};
+use penfold_process::{Pid, ProcFs, Process, SchedulerState, Signal};
 use penfold_state::Id;
 use penfold_sys::crash_point;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::PidfdFlags;
 
-use crate::cgroups::{self, Names};
-use crate::config::Config;
+use crate::cgroups::{self, CgroupNames};
+use crate::config::ContainerConfig;
 use crate::containers;
-use crate::delegate::{self, Delegate, Surroundings, Told};
-use crate::log::Level;
-use crate::members::{Member, Members, pause};
+use crate::delegate::{self, Delegate, DelegateEnvironment, DelegateReport};
+use crate::log::LogLevel;
+use crate::members::{ContainerMember, ContainerMembers, wait_for_descriptors};
 use crate::mounts::MountNamespace;
 use crate::news;
-use crate::note::{Annotations, Engine, Note, Notes};
+use crate::note::{Annotations, ContainerNote, ContainerNotes, Engine};
 use crate::refused::VerbError;
-use crate::words::Words;
+use crate::words::CommandWords;
 
 /// `kill` and `delete` answer within this time.
 pub const LIMIT: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub const SHORT_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The parts of the time for an answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct TimeLimits {
     /// In this time members must die.
     killing: Duration,
     /// Until then the delegate must answer.
@@ -42,16 +42,16 @@ pub(crate) struct Limits {
     dying: Duration,
 }
 
-impl Limits {
+impl TimeLimits {
     /// Within [`LIMIT`].
-    const LONG: Limits = Limits {
+    const LONG: TimeLimits = TimeLimits {
         killing: Duration::from_millis(2500),
         delegated: Duration::from_millis(4200),
         looked: Duration::from_millis(4600),
         dying: Duration::from_millis(300),
     };
     /// Within [`SHORT_LIMIT`].
-    const SHORT: Limits = Limits {
+    const SHORT: TimeLimits = TimeLimits {
         killing: Duration::from_millis(600),
         delegated: Duration::from_millis(1100),
         looked: Duration::from_millis(1250),
@@ -72,7 +72,7 @@ pub enum NextStep {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     delegate: Delegate,
-    pub(crate) words: Words,
+    pub(crate) words: CommandWords,
     /// The words for the delegate.
     pub(crate) all: Vec<OsString>,
     state_root: PathBuf,
@@ -85,32 +85,32 @@ pub struct Runtime {
 }
 
 /// A container as it is found.
-pub(crate) struct Container {
-    pub(crate) note: Option<Note>,
-    pub(crate) told: Told,
-    pub(crate) members: Members,
+pub(crate) struct FoundContainer {
+    pub(crate) note: Option<ContainerNote>,
+    pub(crate) report: DelegateReport,
+    pub(crate) members: ContainerMembers,
 }
 
-impl Container {
+impl FoundContainer {
     /// The times that the engine gives.
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> TimeLimits {
         match self.note.as_ref().map_or(Engine::Other, |note| note.engine) {
-            Engine::Docker | Engine::Podman => Limits::SHORT,
-            Engine::Other => Limits::LONG,
+            Engine::Docker | Engine::Podman => TimeLimits::SHORT,
+            Engine::Other => TimeLimits::LONG,
         }
     }
 
     /// Tells whether the first process has ended.
     fn is_over(&self) -> bool {
-        let stat = self.told.init.and_then(|init| Some((init, ProcFs::open().ok()?.stat(init.pid).ok()??)));
+        let stat = self.report.init.and_then(|init| Some((init, ProcFs::open().ok()?.stat(init.pid).ok()??)));
         stat.is_none_or(|(init, stat)| stat.id() != init || stat.is_dead())
     }
 
     /// Tells whether the main thread of the first process has exited, and others live.
     fn has_only_threads(&self) -> io::Result<bool> {
-        let Some(init) = self.told.init else { return Ok(false) };
+        let Some(init) = self.report.init else { return Ok(false) };
         let stat = ProcFs::open()?.stat(init.pid)?.filter(|stat| stat.id() == init);
-        Ok(stat.is_some_and(|stat| stat.state == State::Zombie && !stat.is_dead()))
+        Ok(stat.is_some_and(|stat| stat.state == SchedulerState::Zombie && !stat.is_dead()))
     }
 }
 
@@ -118,10 +118,10 @@ impl Runtime {
     /// Makes a runtime for one call.
     pub fn new(
         delegate: Delegate,
-        words: Words,
+        words: CommandWords,
         all: Vec<OsString>,
         state_root: PathBuf,
-        surroundings: &Surroundings,
+        surroundings: &DelegateEnvironment,
     ) -> Runtime {
         let root = words.root.clone().unwrap_or_else(|| delegate.default_root(surroundings));
         let engine_root = std::path::absolute(&root).unwrap_or(root);
@@ -145,7 +145,7 @@ impl Runtime {
 
     /// Sets what becomes of a sentence that changes no answer.
     #[must_use]
-    pub fn with_tell(self, tell: fn(&str)) -> Runtime {
+    pub fn with_reporter(self, tell: fn(&str)) -> Runtime {
         Runtime { tell, ..self }
     }
 
@@ -178,15 +178,15 @@ impl Runtime {
     /// Notes the container; then the delegate creates it.
     fn create(&self) -> Result<NextStep, VerbError> {
         // The delegate says better than penfold what is wrong with a bundle.
-        let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(self.pass_on()) };
+        let Ok(config) = ContainerConfig::of_bundle(&self.words.bundle) else { return Ok(self.pass_on()) };
         if self.is_known() {
             // The delegate refuses; the note of the container that exists stays.
             return Ok(self.pass_on());
         }
         let source = |source| VerbError::Note { id: self.words.id.clone(), source };
-        let names = Names { id: &self.words.id, cgroups_path: config.cgroups_path() };
-        let cgroups = cgroups::usual(&names).map_err(source)?.into_iter().collect();
-        let note = Note {
+        let names = CgroupNames { id: &self.words.id, cgroups_path: config.cgroups_path() };
+        let cgroups = cgroups::usual_cgroups(&names).map_err(source)?.into_iter().collect();
+        let note = ContainerNote {
             schema: 1,
             engine_root: self.engine_root.clone(),
             id: self.words.id.clone(),
@@ -247,12 +247,15 @@ impl Runtime {
         if let (Err(_), Some(note)) = (&answer, note)
             && let Err(error) = self.notes().mark_refused(&note)
         {
-            self.tell(&format!("cannot mark container `{}` as one to be deleted: {error}", note.id));
+            self.report_sentence(&format!(
+                "cannot mark container `{}` as one to be deleted: {error}",
+                note.id
+            ));
         }
         answer
     }
 
-    fn delete_found(&self, mut container: Container) -> Result<NextStep, VerbError> {
+    fn delete_found(&self, mut container: FoundContainer) -> Result<NextStep, VerbError> {
         let limits = container.limits();
         let known = self.is_known();
         if !known && container.note.is_none() {
@@ -269,7 +272,7 @@ impl Runtime {
         let mut left = left.map_err(|source| self.unseen(source))?;
         if !self.words.force {
             // The delegate refuses or kills a first process that lives: it knows whether the container runs or is only created.
-            left.retain(|member| container.told.init.is_none_or(|init| init.pid != member.pid()));
+            left.retain(|member| container.report.init.is_none_or(|init| init.pid != member.pid()));
         }
         if !left.is_empty() {
             if !only_reports {
@@ -288,7 +291,11 @@ impl Runtime {
     }
 
     /// Looks for the last time, and removes the note.
-    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<NextStep, VerbError> {
+    pub(crate) fn finish(
+        &self,
+        mut container: FoundContainer,
+        only_reports: bool,
+    ) -> Result<NextStep, VerbError> {
         let limits = container.limits();
         let soon = (self.begun + limits.looked).min(Instant::now() + limits.dying);
         let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
@@ -305,7 +312,7 @@ impl Runtime {
         let damaged = || notes.remove_damaged(&self.engine_root, &self.words.id);
         let removed = container.note.as_ref().map_or_else(damaged, |note| notes.remove(note));
         if let Err(error) = removed {
-            self.tell(&format!(
+            self.report_sentence(&format!(
                 "container `{}` is gone, and its note cannot be removed: {error}",
                 self.words.id
             ));
@@ -313,59 +320,59 @@ impl Runtime {
         Ok(NextStep::Exit(0))
     }
 
-    pub(crate) fn find(&self) -> Result<Container, VerbError> {
+    pub(crate) fn find(&self) -> Result<FoundContainer, VerbError> {
         let id = &self.words.id;
         let note = match self.notes().read(&self.engine_root, id) {
             // What the delegate knows is enough for an end.
             Err(error) if self.words.verb == "delete" && self.is_known() => {
-                self.tell(&format!("cannot read the note of container `{id}`: {error}"));
+                self.report_sentence(&format!("cannot read the note of container `{id}`: {error}"));
                 None
             }
             note => note.map_err(|source| self.unseen(source))?,
         };
-        let told = delegate::told(&self.engine_root, id);
+        let report = delegate::read_delegate_report(&self.engine_root, id);
         let cgroups_path = note.as_ref().map_or("", |note| &note.cgroups_path);
         let known = note.as_ref().map_or(&[][..], |note| &note.cgroups);
-        let found =
-            cgroups::find(&Names { id, cgroups_path }, &told, known).map_err(|source| self.unseen(source))?;
-        let members = Members::of(found).map_err(|source| self.unseen(source))?;
-        let note = note.map(|note| self.with_mounts(note, &told));
+        let found = cgroups::find_cgroups(&CgroupNames { id, cgroups_path }, &report, known)
+            .map_err(|source| self.unseen(source))?;
+        let members = ContainerMembers::of(found).map_err(|source| self.unseen(source))?;
+        let note = note.map(|note| self.with_mounts(note, &report));
         let mounts = note.as_ref().and_then(|note| note.mounts);
-        Ok(Container { note, told, members: members.with_mounts(mounts) })
+        Ok(FoundContainer { note, report, members: members.with_mounts(mounts) })
     }
 
     /// Notes the mount namespace while the first process lives, where the end of that one leaves others.
-    fn with_mounts(&self, note: Note, told: &Told) -> Note {
+    fn with_mounts(&self, note: ContainerNote, report: &DelegateReport) -> ContainerNote {
         if note.private_pids || !note.private_mounts || note.mounts.is_some() {
             return note;
         }
-        let init = told.init.and_then(|init| MountNamespace::of(&mut ProcFs::open().ok()?, init));
-        let note = Note { mounts: init, ..note };
+        let init = report.init.and_then(|init| MountNamespace::of(&mut ProcFs::open().ok()?, init));
+        let note = ContainerNote { mounts: init, ..note };
         if init.is_some()
             && let Err(error) = self.notes().rewrite(&note)
         {
-            self.tell(&format!("cannot write the note of container `{}`: {error}", note.id));
+            self.report_sentence(&format!("cannot write the note of container `{}`: {error}", note.id));
         }
         note
     }
 
     /// Notes the cgroups: a later `delete` finds them after the delegate has removed its own state. The end goes on without: it needs no space.
-    fn remember(&self, container: &mut Container) {
+    fn remember(&self, container: &mut FoundContainer) {
         let Some(note) = &mut container.note else { return };
         let cgroups: Vec<PathBuf> = container.members.roots().iter().cloned().collect();
         if note.cgroups != cgroups {
             note.cgroups = cgroups;
             if let Err(error) = self.notes().rewrite(note) {
-                self.tell(&format!("cannot write the note of container `{}`: {error}", note.id));
+                self.report_sentence(&format!("cannot write the note of container `{}`: {error}", note.id));
             }
         }
     }
 
     /// Writes a sentence about something that changes no answer to the file of `--log`, and to standard error.
-    fn tell(&self, sentence: &str) {
+    fn report_sentence(&self, sentence: &str) {
         (self.tell)(sentence);
         if let Some(log) = &self.words.log
-            && let Err(error) = crate::log::append(log, Level::Warning, sentence)
+            && let Err(error) = crate::log::append_log(log, LogLevel::Warning, sentence)
         {
             (self.tell)(&format!("cannot write the file of `--log`: {error}"));
         }
@@ -377,7 +384,7 @@ impl Runtime {
 
     /// Tells whether the delegate knows the container.
     pub(crate) fn is_known(&self) -> bool {
-        delegate::knows(&self.engine_root, &self.words.id)
+        delegate::delegate_knows(&self.engine_root, &self.words.id)
     }
 
     /// Gives this runtime the full time again, as at its start.
@@ -386,7 +393,7 @@ impl Runtime {
     }
 
     /// Runs the delegate as a child; returns its exit code.
-    fn delegated(&self, limits: Limits) -> Result<u8, VerbError> {
+    fn delegated(&self, limits: TimeLimits) -> Result<u8, VerbError> {
         let program = self.delegate.program();
         let start = |source| VerbError::Start { delegate: program.to_owned(), source };
         // Whatever the delegate starts can then be ended, although it lost its parent.
@@ -398,7 +405,7 @@ impl Runtime {
         let pidfd =
             rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| start(errno.into()))?;
         let left = (self.begun + limits.delegated).saturating_duration_since(Instant::now());
-        if !pause(&[PollFd::new(&pidfd, PollFlags::IN)], left) {
+        if !wait_for_descriptors(&[PollFd::new(&pidfd, PollFlags::IN)], left) {
             kill_descendants(self.begun + limits.looked);
             return Err(VerbError::Slow { id: self.words.id.clone(), delegate: program.to_owned() });
         }
@@ -407,14 +414,14 @@ impl Runtime {
     }
 
     /// Counts and publishes what is left.
-    fn refuse(&self, members: &[Member], cgroups: &[PathBuf]) -> VerbError {
+    fn refuse(&self, members: &[ContainerMember], cgroups: &[PathBuf]) -> VerbError {
         let left = words_of(members, cgroups);
         self.publish(&left, "refused");
         VerbError::Left { id: self.words.id.clone(), left, forced: self.words.force }
     }
 
     pub(crate) fn publish(&self, left: &str, outcome: &str) {
-        news::publish(&self.state_root, &self.words.id, left, outcome);
+        news::publish_end(&self.state_root, &self.words.id, left, outcome);
     }
 
     pub(crate) fn unseen(&self, source: io::Error) -> VerbError {
@@ -431,13 +438,13 @@ impl Runtime {
         let _ = containers::complete_refused(&self.state_root, Some((&self.engine_root, &self.words.id)));
     }
 
-    fn notes(&self) -> Notes {
-        Notes::below(&self.state_root)
+    fn notes(&self) -> ContainerNotes {
+        ContainerNotes::below(&self.state_root)
     }
 }
 
 /// Names what is left.
-pub(crate) fn words_of(members: &[Member], cgroups: &[PathBuf]) -> String {
+pub(crate) fn words_of(members: &[ContainerMember], cgroups: &[PathBuf]) -> String {
     /// The most that are named.
     const MOST: usize = 8;
     let cgroups = cgroups.iter().map(|dir| format!("cgroup {}", dir.display()));
@@ -465,7 +472,7 @@ fn kill_descendants(deadline: Instant) {
                 let _ = process.signal(Signal::KILL);
             }
         }
-        pause(&[], Duration::from_millis(1));
+        wait_for_descriptors(&[], Duration::from_millis(1));
     }
 }
 

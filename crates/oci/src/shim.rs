@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Signal, Stat};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::members::pause;
-use crate::note::{Engine, Note};
+use crate::members::wait_for_descriptors;
+use crate::note::{ContainerNote, Engine};
 
 /// The beginning of its name, as far as the kernel keeps it.
 const NAME: &str = "containerd-shim";
@@ -20,7 +20,7 @@ const NAME: &str = "containerd-shim";
 ///
 /// # Errors
 /// When /proc cannot be read, or the shim does not end.
-pub(crate) fn end(note: &Note, deadline: Instant) -> io::Result<()> {
+pub(crate) fn end_shim(note: &ContainerNote, deadline: Instant) -> io::Result<()> {
     if note.engine != Engine::Docker {
         return Ok(());
     }
@@ -29,14 +29,14 @@ pub(crate) fn end(note: &Note, deadline: Instant) -> io::Result<()> {
         let Some(process) = Process::open_exact(&mut proc, id)? else { continue };
         process.signal(Signal::KILL)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
-        if !pause(&[PollFd::new(&process.pidfd(), PollFlags::IN)], left) {
+        if !wait_for_descriptors(&[PollFd::new(&process.pidfd(), PollFlags::IN)], left) {
             return Err(io::Error::other(format!("the shim with pid {} does not end", id.pid)));
         }
     }
     Ok(())
 }
 
-fn find(proc: &mut ProcFs, note: &Note) -> io::Result<Vec<ProcessId>> {
+fn find(proc: &mut ProcFs, note: &ContainerNote) -> io::Result<Vec<ProcessId>> {
     let mut shims = Vec::new();
     let _ = proc.scan(|stat: Stat| {
         if stat.comm.starts_with(NAME) && !stat.is_dead() {
@@ -48,7 +48,7 @@ fn find(proc: &mut ProcFs, note: &Note) -> io::Result<Vec<ProcessId>> {
 }
 
 /// Tells whether a shim is that of this container: by its directory, which is the bundle, and by the id among its arguments.
-fn is_of(pid: Pid, note: &Note) -> bool {
+fn is_of(pid: Pid, note: &ContainerNote) -> bool {
     let dir = Path::new("/proc").join(pid.as_raw_pid().to_string());
     let words = std::fs::read(dir.join("cmdline")).unwrap_or_default();
     let words: Vec<&OsStr> = words.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();

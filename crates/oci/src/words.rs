@@ -30,7 +30,7 @@ const EXEC_WITH_VALUE: [&str; 16] = [
 
 /// The words of `create`, `start`, `run`, `exec`, `kill` or `delete`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct CommandWords {
     /// The engine's state directory, `--root`.
     pub root: Option<PathBuf>,
     /// The file for messages, `--log`.
@@ -57,10 +57,10 @@ pub struct Words {
     pub pid_file_words: Range<usize>,
 }
 
-impl Words {
+impl CommandWords {
     /// Reads the words after the program's name; `None` if they are for the delegate alone: another verb, or a flag that is not known.
-    pub fn parse(words: &[OsString]) -> Option<Words> {
-        let mut found = Words { bundle: PathBuf::from("."), ..Words::default() };
+    pub fn parse(words: &[OsString]) -> Option<CommandWords> {
+        let mut found = CommandWords { bundle: PathBuf::from("."), ..CommandWords::default() };
         let count = words.len();
         let mut words = words.iter();
         found.verb = loop {
@@ -160,8 +160,8 @@ fn is_id(id: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Option<Words> {
-        Words::parse(&text.split(' ').map(OsString::from).collect::<Vec<_>>())
+    fn parse(text: &str) -> Option<CommandWords> {
+        CommandWords::parse(&text.split(' ').map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         assert!(!parse("exec -t c1 sh --detach -c true").unwrap().detach);
         assert_eq!(
             parse("exec --pid-file= -- c1 sh").unwrap(),
-            Words { pid_file_words: 1..2, ..parse("exec c1 sh").unwrap() }
+            CommandWords { pid_file_words: 1..2, ..parse("exec c1 sh").unwrap() }
         );
         assert!(parse("delete --force -- c1").unwrap().force);
         assert!(!parse("delete x").unwrap().force);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_process::{Evidence, ProcFs};
+use penfold_process::{EnvironmentMatch, ProcFs};
 
 #[expect(clippy::print_stdout, reason = "its numbers are all it is for")]
 fn main() -> std::io::Result<()> {
@@ -21,7 +21,7 @@ fn main() -> std::io::Result<()> {
         proc.processes(&mut pids)?;
         for &pid in &pids {
             if proc.stat(pid)?.is_some()
-                && proc.environ_has(pid, b"PENFOLD_NO_SUCH_MARK", |_| true) == Evidence::Yes
+                && proc.environ_has(pid, b"PENFOLD_NO_SUCH_MARK", |_| true) == EnvironmentMatch::Yes
             {
                 found += 1;
             }

@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::path::Path;
-use crate::procfs::{ProcFs, is_gone, read};
+use crate::path::ProcPath;
+use crate::procfs::{ProcFs, is_gone, read_retrying};
 
 /// The result of a search in a process's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Evidence {
+pub enum EnvironmentMatch {
     /// The environment has a matching entry.
     Yes,
     /// The environment has no matching entry, or the process is gone.
@@ -34,16 +34,16 @@ impl ProcFs {
     /// The kernel shows the environment at exec, as far as the process has not overwritten it: a cross-check, never
     /// proof of absence. If the main thread has exited and has no environment, the other threads are searched. Of a
     /// value longer than about 32 KiB, `matches` sees only the start.
-    pub fn environ_has(&mut self, pid: Pid, key: &[u8], matches: impl Fn(&[u8]) -> bool) -> Evidence {
-        let main = self.environ_file_has(Path::of(pid, "environ").as_c_str(), key, &matches);
+    pub fn environ_has(&mut self, pid: Pid, key: &[u8], matches: impl Fn(&[u8]) -> bool) -> EnvironmentMatch {
+        let main = self.environ_file_has(ProcPath::of(pid, "environ").as_c_str(), key, &matches);
         match main {
-            Ok(Some(true)) => Evidence::Yes,
-            Ok(Some(false)) => Evidence::No,
+            Ok(Some(true)) => EnvironmentMatch::Yes,
+            Ok(Some(false)) => EnvironmentMatch::No,
             Ok(None) => self.environ_of_threads_has(pid, key, &matches),
             // After the main thread has exited, its file belongs to root, whichever user runs the process.
             Err(errno) => match self.environ_of_threads_has(pid, key, &matches) {
-                Evidence::Yes => Evidence::Yes,
-                Evidence::No | Evidence::Hidden(_) => Evidence::Hidden(errno),
+                EnvironmentMatch::Yes => EnvironmentMatch::Yes,
+                EnvironmentMatch::No | EnvironmentMatch::Hidden(_) => EnvironmentMatch::Hidden(errno),
             },
         }
     }
@@ -53,27 +53,32 @@ impl ProcFs {
     /// The kernel shows an empty file until it has set `env_end` (`proc_pid_stat(5)`) of the new program. That is 0, too, where this user
     /// may not read it.
     pub fn is_in_exec(&mut self, pid: Pid) -> bool {
-        let Ok(text) = self.read(Path::of(pid, "stat").as_c_str()) else { return false };
+        let Ok(text) = self.read(ProcPath::of(pid, "stat").as_c_str()) else { return false };
         let behind_name = text.iter().rposition(|&byte| byte == b')').and_then(|at| text.get(at + 1..));
         let mut fields = behind_name.unwrap_or_default().split(|&byte| byte == b' ').skip(1);
         fields.nth(ENV_END) == Some(b"0")
     }
 
-    fn environ_of_threads_has(&mut self, pid: Pid, key: &[u8], matches: &impl Fn(&[u8]) -> bool) -> Evidence {
+    fn environ_of_threads_has(
+        &mut self,
+        pid: Pid,
+        key: &[u8],
+        matches: &impl Fn(&[u8]) -> bool,
+    ) -> EnvironmentMatch {
         let mut tids = std::mem::take(&mut self.tids);
         tids.clear();
-        let mut evidence = match self.numbers_in(Path::of(pid, "task").as_c_str(), &mut tids) {
-            Err(errno) if !is_gone(errno) => Evidence::Hidden(errno),
-            _ => Evidence::No,
+        let mut evidence = match self.numbers_in(ProcPath::of(pid, "task").as_c_str(), &mut tids) {
+            Err(errno) if !is_gone(errno) => EnvironmentMatch::Hidden(errno),
+            _ => EnvironmentMatch::No,
         };
         for &tid in tids.iter().filter(|&&tid| tid != pid) {
-            match self.environ_file_has(Path::of_task(pid, tid, "environ").as_c_str(), key, matches) {
+            match self.environ_file_has(ProcPath::of_task(pid, tid, "environ").as_c_str(), key, matches) {
                 // All threads share one environment: the first thread that has any decides.
-                Ok(Some(true)) => evidence = Evidence::Yes,
-                Ok(Some(false)) => evidence = Evidence::No,
+                Ok(Some(true)) => evidence = EnvironmentMatch::Yes,
+                Ok(Some(false)) => evidence = EnvironmentMatch::No,
                 Ok(None) => continue,
                 Err(errno) => {
-                    evidence = Evidence::Hidden(errno);
+                    evidence = EnvironmentMatch::Hidden(errno);
                     continue;
                 }
             }
@@ -116,7 +121,7 @@ fn search(
     let mut inside = false;
     let mut any = false;
     loop {
-        let length = read(fd, &mut buffer[kept..])?;
+        let length = read_retrying(fd, &mut buffer[kept..])?;
         any |= length > 0;
         let filled = kept + length;
         let mut rest = &buffer[..filled];

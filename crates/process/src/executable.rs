@@ -8,7 +8,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::path::Path;
+use crate::path::ProcPath;
 use crate::procfs::{FileId, ProcFs};
 
 /// What the kernel appends to the path of a file that was deleted or replaced.
@@ -34,7 +34,7 @@ impl ProcFs {
     /// `EACCES` for a process that hides itself from this user, as `ssh-agent` does; `ENOENT` or `ESRCH` when it is gone.
     /// `EAGAIN` when the process executes another program meanwhile.
     pub fn executable(&mut self, pid: Pid) -> Result<Executable, Errno> {
-        let path = Path::of(pid, "exe");
+        let path = ProcPath::of(pid, "exe");
         let dir = self.dir()?;
         let before = rustix::fs::statat(dir, path.as_c_str(), AtFlags::empty())?;
         let mut buffer = vec![0_u8; PATH_BYTES];
@@ -54,7 +54,7 @@ impl ProcFs {
     ///
     /// A process can change its own command line.
     pub fn words(&mut self, pid: Pid) -> Vec<Vec<u8>> {
-        let Ok(text) = self.read(Path::of(pid, "cmdline").as_c_str()) else { return Vec::new() };
+        let Ok(text) = self.read(ProcPath::of(pid, "cmdline").as_c_str()) else { return Vec::new() };
         let text = text.strip_suffix(b"\0").unwrap_or(text);
         if text.is_empty() {
             return Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** This crate tells which processes exist, who owns them, and whether a process is still the same one. The
 //! readers are quick enough for the hot path of a teardown. A result that could not be read in full says so
-//! ([`Completeness`], [`Presence::Unknown`], [`Evidence::Hidden`]) and is never mistaken for "nothing there".
+//! ([`Completeness`], [`ProcessPresence::Unknown`], [`EnvironmentMatch::Hidden`]) and is never mistaken for "nothing there".
 //!
 //! **Non-goals.** No policy (which process must end, in what order), no waiting, no caching. Nothing here changes a
 //! process, except [`Process::signal`], which is the only safe way to signal a process.
@@ -44,14 +44,14 @@ mod stat;
 mod status;
 mod tree;
 
-pub use environ::Evidence;
+pub use environ::EnvironmentMatch;
 pub use executable::Executable;
 pub use handle::{Delivery, Process};
 pub use id::{ProcessId, StartTime, boot_id, pid_from_raw};
 pub use listeners::{Listeners, Port};
 pub use numbers::ParseError;
-pub use procfs::{Completeness, FileId, Presence, ProcFs};
-pub use quote::{quoted, quoted_cmdline};
+pub use procfs::{Completeness, FileId, ProcFs, ProcessPresence};
+pub use quote::{quote_words, quoted_cmdline};
 pub use rustix::process::{Pid, Signal};
-pub use stat::{Stat, State};
-pub use status::Status;
+pub use stat::{SchedulerState, Stat};
+pub use status::ProcessStatus;

@@ -21,7 +21,7 @@ impl From<ParseError> for std::io::Error {
 }
 
 /// Reads an unsigned decimal number that fills all of `text`.
-pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_unsigned(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -32,16 +32,16 @@ pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
 }
 
 /// Reads a decimal number, negative or not, that fills all of `text`.
-pub(crate) fn signed(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse_signed(text: &[u8]) -> Option<i64> {
     match text.strip_prefix(b"-") {
-        Some(rest) => i64::try_from(unsigned(rest)?).ok().map(|n| -n),
-        None => i64::try_from(unsigned(text)?).ok(),
+        Some(rest) => i64::try_from(parse_unsigned(rest)?).ok().map(|n| -n),
+        None => i64::try_from(parse_unsigned(text)?).ok(),
     }
 }
 
 /// Reads a pid that fills all of `text`; zero and negative numbers are no pids.
-pub(crate) fn pid(text: &[u8]) -> Option<Pid> {
-    i32::try_from(unsigned(text)?).ok().and_then(pid_from_raw)
+pub(crate) fn parse_pid(text: &[u8]) -> Option<Pid> {
+    i32::try_from(parse_unsigned(text)?).ok().and_then(pid_from_raw)
 }
 
 #[cfg(test)]
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn numbers_fill_their_text_or_are_none() {
-        assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(unsigned(b"18446744073709551616"), None);
-        assert_eq!(unsigned(b""), None);
-        assert_eq!(unsigned(b"1 "), None);
-        assert_eq!(signed(b"-1"), Some(-1));
-        assert_eq!(signed(b"--1"), None);
-        assert_eq!(pid(b"0"), None);
-        assert_eq!(pid(b"4194304").map(Pid::as_raw_pid), Some(4_194_304));
-        assert_eq!(pid(b"4294967297"), None);
+        assert_eq!(parse_unsigned(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_unsigned(b"18446744073709551616"), None);
+        assert_eq!(parse_unsigned(b""), None);
+        assert_eq!(parse_unsigned(b"1 "), None);
+        assert_eq!(parse_signed(b"-1"), Some(-1));
+        assert_eq!(parse_signed(b"--1"), None);
+        assert_eq!(parse_pid(b"0"), None);
+        assert_eq!(parse_pid(b"4194304").map(Pid::as_raw_pid), Some(4_194_304));
+        assert_eq!(parse_pid(b"4294967297"), None);
     }
 }

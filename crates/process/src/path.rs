@@ -9,12 +9,12 @@ use rustix::process::Pid;
 const CAPACITY: usize = 64;
 
 /// A path relative to `/proc`.
-pub(crate) struct Path {
+pub(crate) struct ProcPath {
     bytes: [u8; CAPACITY],
     length: usize,
 }
 
-impl Path {
+impl ProcPath {
     /// Writes `<pid>/<file>`.
     pub(crate) fn of(pid: Pid, file: &str) -> Self {
         let mut path = Self { bytes: [0; CAPACITY], length: 0 };
@@ -85,10 +85,13 @@ mod tests {
     #[test]
     fn longest_path_fits() {
         let pid = pid_from_raw(i32::MAX).expect("a pid");
-        assert_eq!(Path::of_task(pid, pid, "children").as_c_str(), c"2147483647/task/2147483647/children");
+        assert_eq!(
+            ProcPath::of_task(pid, pid, "children").as_c_str(),
+            c"2147483647/task/2147483647/children"
+        );
         let one = pid_from_raw(1).expect("a pid");
-        assert_eq!(Path::of(one, "stat").as_c_str(), c"1/stat");
+        assert_eq!(ProcPath::of(one, "stat").as_c_str(), c"1/stat");
         let round = pid_from_raw(100).expect("a pid");
-        assert_eq!(Path::of(round, "task").as_c_str(), c"100/task");
+        assert_eq!(ProcPath::of(round, "task").as_c_str(), c"100/task");
     }
 }

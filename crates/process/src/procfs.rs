@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::ProcessId;
 use crate::numbers;
-use crate::path::Path;
+use crate::path::ProcPath;
 use crate::quote::quoted_cmdline;
-use crate::stat::{Stat, State};
-use crate::status::Status;
+use crate::stat::{SchedulerState, Stat};
+use crate::status::ProcessStatus;
 
 /// How complete a reading of `/proc` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ impl Completeness {
 /// Whether a process exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Presence {
+pub enum ProcessPresence {
     /// The process lives: at least one of its threads does.
     Alive(Stat),
     /// The process has ended, whether it was reaped or not.
@@ -67,7 +67,7 @@ pub enum Presence {
     Unknown,
 }
 
-impl Presence {
+impl ProcessPresence {
     /// Tells whether it is certain that the process has ended.
     pub fn is_gone(&self) -> bool {
         *self == Self::Gone
@@ -140,7 +140,7 @@ impl ProcFs {
         let mut name = [0_u8; 16];
         // The result is ENOENT if this process has no pid in that namespace.
         let named = match rustix::fs::readlinkat_raw(&dir, c"self", &mut name[..]) {
-            Ok(length) => name.get(..length).and_then(numbers::pid),
+            Ok(length) => name.get(..length).and_then(numbers::parse_pid),
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(errno.into()),
         };
@@ -166,33 +166,33 @@ impl ProcFs {
 
     /// Reads `/proc/<pid>/stat`; `None` when there is no such process.
     pub fn stat(&mut self, pid: Pid) -> io::Result<Option<Stat>> {
-        match self.read(Path::of(pid, "stat").as_c_str()) {
+        match self.read(ProcPath::of(pid, "stat").as_c_str()) {
             Ok(text) => Ok(Some(Stat::parse(text)?)),
             Err(errno) => gone_is_none(errno),
         }
     }
 
     /// Tells whether exactly this process lives. A process that this `/proc` hides is not gone.
-    pub fn presence(&mut self, id: ProcessId) -> Presence {
+    pub fn presence(&mut self, id: ProcessId) -> ProcessPresence {
         match self.stat(id.pid) {
-            Ok(Some(stat)) if stat.id() == id && !stat.is_dead() => Presence::Alive(stat),
-            Ok(Some(_)) => Presence::Gone,
-            Ok(None) if is_free(id.pid) || !self.hides_processes() => Presence::Gone,
-            Ok(None) | Err(_) => Presence::Unknown,
+            Ok(Some(stat)) if stat.id() == id && !stat.is_dead() => ProcessPresence::Alive(stat),
+            Ok(Some(_)) => ProcessPresence::Gone,
+            Ok(None) if is_free(id.pid) || !self.hides_processes() => ProcessPresence::Gone,
+            Ok(None) | Err(_) => ProcessPresence::Unknown,
         }
     }
 
     /// Reads `/proc/<pid>/status`; `None` when there is no such process.
-    pub fn status(&mut self, pid: Pid) -> io::Result<Option<Status>> {
-        match self.read(Path::of(pid, "status").as_c_str()) {
-            Ok(text) => Ok(Some(Status::parse(text)?)),
+    pub fn status(&mut self, pid: Pid) -> io::Result<Option<ProcessStatus>> {
+        match self.read(ProcPath::of(pid, "status").as_c_str()) {
+            Ok(text) => Ok(Some(ProcessStatus::parse(text)?)),
             Err(errno) => gone_is_none(errno),
         }
     }
 
     /// Reads the text of `/proc/<pid>/cgroup`, cgroups(7); `None` when there is no such process.
     pub fn cgroups(&mut self, pid: Pid) -> io::Result<Option<Vec<u8>>> {
-        match self.read(Path::of(pid, "cgroup").as_c_str()) {
+        match self.read(ProcPath::of(pid, "cgroup").as_c_str()) {
             Ok(text) => Ok(Some(text.to_vec())),
             Err(errno) => gone_is_none(errno),
         }
@@ -240,7 +240,7 @@ impl ProcFs {
     /// Control characters and bytes that are not UTF-8 are replaced. The result is `[comm]` for a process without a
     /// command line, and `None` when the process is gone or unreadable.
     pub fn command_line(&mut self, pid: Pid) -> Option<String> {
-        let text = self.read_some(Path::of(pid, "cmdline").as_c_str(), COMMAND_LINE_BYTES).ok()?;
+        let text = self.read_some(ProcPath::of(pid, "cmdline").as_c_str(), COMMAND_LINE_BYTES).ok()?;
         let Some(command) = quoted_cmdline(text) else {
             let comm = self.stat(pid).ok()??.comm;
             return Some(format!("[{}]", printable(&comm)));
@@ -251,26 +251,28 @@ impl ProcFs {
     /// Returns the kernel function in which the main thread waits; `None` when the thread runs or this user may not see
     /// it.
     pub fn wait_channel(&mut self, pid: Pid) -> Option<String> {
-        self.channel_in(&Path::of(pid, "wchan"))
+        self.channel_in(&ProcPath::of(pid, "wchan"))
     }
 
     /// Returns the state of a process, and the kernel function in which it waits.
     ///
     /// Both are those of the main thread. If the main thread has exited, they are those of a living thread, preferably
     /// a thread in state D.
-    pub fn waits(&mut self, stat: &Stat) -> (State, Option<String>) {
+    pub fn waits(&mut self, stat: &Stat) -> (SchedulerState, Option<String>) {
         let mut found = (stat.state, None);
-        if stat.state != State::Zombie {
+        if stat.state != SchedulerState::Zombie {
             return (stat.state, self.wait_channel(stat.pid));
         }
         let mut tids = Vec::new();
-        let _ = self.numbers_in(Path::of(stat.pid, "task").as_c_str(), &mut tids);
+        let _ = self.numbers_in(ProcPath::of(stat.pid, "task").as_c_str(), &mut tids);
         for tid in tids {
-            let text = self.read(Path::of_task(stat.pid, tid, "stat").as_c_str());
+            let text = self.read(ProcPath::of_task(stat.pid, tid, "stat").as_c_str());
             let Some(thread) = text.ok().and_then(|text| Stat::parse(text).ok()) else { continue };
-            let stuck = thread.state == State::DiskSleep;
-            if !matches!(thread.state, State::Zombie | State::Dead) && (stuck || found.0 == State::Zombie) {
-                found = (thread.state, self.channel_in(&Path::of_task(stat.pid, tid, "wchan")));
+            let stuck = thread.state == SchedulerState::DiskSleep;
+            if !matches!(thread.state, SchedulerState::Zombie | SchedulerState::Dead)
+                && (stuck || found.0 == SchedulerState::Zombie)
+            {
+                found = (thread.state, self.channel_in(&ProcPath::of_task(stat.pid, tid, "wchan")));
             }
             if stuck {
                 break;
@@ -279,7 +281,7 @@ impl ProcFs {
         found
     }
 
-    fn channel_in(&mut self, path: &Path) -> Option<String> {
+    fn channel_in(&mut self, path: &ProcPath) -> Option<String> {
         let text = self.read(path.as_c_str()).ok()?;
         let name = text.trim_ascii();
         (!name.is_empty() && name != b"0").then(|| printable(&String::from_utf8_lossy(name)))
@@ -288,20 +290,20 @@ impl ProcFs {
     /// Returns the executable file of a process; `None` when the process is gone or this user may not see it.
     pub fn program(&mut self, pid: Pid) -> Option<FileId> {
         let dir = self.dir().ok()?;
-        let stat = rustix::fs::statat(dir, Path::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
+        let stat = rustix::fs::statat(dir, ProcPath::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
         Some(FileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
     /// Returns the pid in this `/proc` of the process behind a pidfd, as the pidfd reports; `None` once the process was
     /// reaped.
     pub(crate) fn pid_of(&mut self, pidfd: BorrowedFd<'_>) -> Result<Option<Pid>, Errno> {
-        let path = Path::of_descriptor(pidfd);
+        let path = ProcPath::of_descriptor(pidfd);
         let text = self.read(path.as_c_str())?;
         // `-1` once the process was reaped, `0` if it has no pid in the namespace of this `/proc`.
         let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Pid:"));
         match line.map(<[u8]>::trim_ascii) {
             Some(b"-1") => Ok(None),
-            Some(number) => numbers::pid(number).map(Some).ok_or(Errno::XDEV),
+            Some(number) => numbers::parse_pid(number).map(Some).ok_or(Errno::XDEV),
             None => Err(Errno::OPNOTSUPP),
         }
     }
@@ -324,7 +326,7 @@ impl ProcFs {
         }
         let mut length = 0;
         loop {
-            length += read(&fd, &mut self.file[length..])?;
+            length += read_retrying(&fd, &mut self.file[length..])?;
             if length < self.file.len() {
                 return Ok(&self.file[..length]);
             }
@@ -338,7 +340,7 @@ impl ProcFs {
         if self.file.len() < limit {
             self.file.resize(limit, 0);
         }
-        let length = read(&fd, &mut self.file[..limit])?;
+        let length = read_retrying(&fd, &mut self.file[..limit])?;
         Ok(&self.file[..length])
     }
 
@@ -350,7 +352,7 @@ impl ProcFs {
         }
         let mut number = 0_i32;
         loop {
-            let length = read(&fd, &mut self.file)?;
+            let length = read_retrying(&fd, &mut self.file)?;
             if length == 0 {
                 out.extend(crate::pid_from_raw(number));
                 return Ok(());
@@ -374,14 +376,14 @@ impl ProcFs {
         self.directory.reserve_exact(DIRECTORY_BYTES);
         let mut entries = RawDir::new(&dir, self.directory.spare_capacity_mut());
         while let Some(entry) = entries.next() {
-            out.extend(numbers::pid(entry?.file_name().to_bytes()));
+            out.extend(numbers::parse_pid(entry?.file_name().to_bytes()));
         }
         Ok(())
     }
 }
 
 /// read(2), repeated when a signal handler interrupted the call.
-pub(crate) fn read(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn read_retrying(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *buffer))
 }
 

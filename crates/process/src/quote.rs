@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use shlex::Quoter;
 
 /// Joins the words of a command as a shell would read them.
-pub fn quoted<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
+pub fn quote_words<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
     let quoter = Quoter::new().allow_nul(true);
     let mut text = String::new();
     for word in words {
@@ -24,7 +24,7 @@ pub fn quoted<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
 pub fn quoted_cmdline(text: &[u8]) -> Option<String> {
     let end = text.iter().rposition(|&byte| byte != 0)? + 1;
     let text = String::from_utf8_lossy(text.get(..end)?);
-    Some(if text.contains('\0') { quoted(text.split('\0')) } else { text.into_owned() })
+    Some(if text.contains('\0') { quote_words(text.split('\0')) } else { text.into_owned() })
 }
 
 #[cfg(test)]
@@ -33,9 +33,9 @@ mod tests {
 
     #[test]
     fn words_are_quoted_where_a_shell_needs_it() {
-        assert_eq!(quoted(["sleep", "1000"]), "sleep 1000");
-        assert_eq!(quoted(["sh", "-c", "a; b", "", "it's"]), r#"sh -c 'a; b' '' "it's""#);
-        assert_eq!(quoted(Vec::<String>::new()), "");
+        assert_eq!(quote_words(["sleep", "1000"]), "sleep 1000");
+        assert_eq!(quote_words(["sh", "-c", "a; b", "", "it's"]), r#"sh -c 'a; b' '' "it's""#);
+        assert_eq!(quote_words(Vec::<String>::new()), "");
     }
 
     #[test]

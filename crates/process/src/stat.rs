@@ -11,7 +11,7 @@ use crate::numbers::{self, ParseError};
 /// The scheduler's state of a process's main thread: field 3 of `/proc/<pid>/stat`, proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum SchedulerState {
     /// `R`: on a CPU or waiting for one.
     Running,
     /// `S`: waits and can be interrupted.
@@ -34,7 +34,7 @@ pub enum State {
     Other(u8),
 }
 
-impl State {
+impl SchedulerState {
     /// Converts from the letter of proc(5).
     pub fn from_letter(letter: u8) -> Self {
         match letter {
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for SchedulerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.letter())
     }
@@ -84,7 +84,7 @@ pub struct Stat {
     /// The process chooses the name, which may hold control characters. Bytes that are not UTF-8 are replaced.
     pub comm: String,
     /// The state of the main thread.
-    pub state: State,
+    pub state: SchedulerState,
     /// The parent; `None` for the init of a pid namespace and for a process whose parent is outside it.
     pub parent: Option<Pid>,
     /// The process group; 0 when its leader is outside the pid namespace, -1 while the process vanishes.
@@ -110,8 +110,9 @@ pub struct Stat {
     pub pending: u64,
 }
 
-/// `PF_EXITING` and `PF_KTHREAD`, `include/linux/sched.h`.
+/// Flags of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x0000_0004;
+const PF_FORKNOEXEC: u32 = 0x0000_0040;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 impl Stat {
@@ -123,13 +124,15 @@ impl Stat {
         let open = text.iter().position(|&byte| byte == b'(').ok_or(missing("the name"))?;
         let close = text.iter().rposition(|&byte| byte == b')').ok_or(missing("the name"))?;
         let comm = text.get(open + 1..close).ok_or(missing("the name"))?;
-        let pid =
-            text.get(..open).and_then(|head| numbers::pid(head.trim_ascii())).ok_or(missing("the pid"))?;
+        let pid = text
+            .get(..open)
+            .and_then(|head| numbers::parse_pid(head.trim_ascii()))
+            .ok_or(missing("the pid"))?;
         let rest = text.get(close + 1..).unwrap_or_default().trim_ascii();
         let mut fields = Fields { rest: rest.split(|&byte| byte == b' ') };
 
         let state = match fields.next() {
-            Some(&[letter]) => State::from_letter(letter),
+            Some(&[letter]) => SchedulerState::from_letter(letter),
             _ => return Err(missing("the state")),
         };
         let parent = fields.small().ok_or(missing("the parent"))?;
@@ -191,7 +194,7 @@ impl Stat {
     /// A main thread that exited while other threads live shows `Z` as well. Such a process is not dead: it runs, holds
     /// its memory and files, and can fork.
     pub fn is_dead(&self) -> bool {
-        matches!(self.state, State::Zombie | State::Dead) && self.threads <= 1
+        matches!(self.state, SchedulerState::Zombie | SchedulerState::Dead) && self.threads <= 1
     }
 
     /// Tells whether the main thread is exiting or has exited.
@@ -206,6 +209,11 @@ impl Stat {
     pub fn is_ending(&self) -> bool {
         let is_killed = self.pending & 1 << (Signal::KILL.as_raw() - 1) != 0;
         self.is_dead() || is_killed || self.is_exiting() && self.threads <= 1
+    }
+
+    /// Tells whether the process has executed no program since it was forked: its name and command line are still its parent's.
+    pub fn is_unexecuted(&self) -> bool {
+        self.flags & PF_FORKNOEXEC != 0
     }
 
     /// Tells whether the process is a kernel thread, which has no command line and cannot be signalled.
@@ -230,11 +238,11 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Fields<I> {
     }
 
     fn unsigned(&mut self) -> Option<u64> {
-        numbers::unsigned(self.next()?)
+        numbers::parse_unsigned(self.next()?)
     }
 
     fn small(&mut self) -> Option<i32> {
-        i32::try_from(numbers::signed(self.next()?)?).ok()
+        i32::try_from(numbers::parse_signed(self.next()?)?).ok()
     }
 }
 
@@ -252,7 +260,7 @@ mod tests {
         let stat = Stat::parse(LINE.as_bytes()).expect("a recorded line");
         assert_eq!(stat.pid.as_raw_pid(), 4121);
         assert_eq!(stat.comm, "node");
-        assert_eq!(stat.state, State::Sleeping);
+        assert_eq!(stat.state, SchedulerState::Sleeping);
         assert_eq!(stat.parent.map(Pid::as_raw_pid), Some(1));
         assert_eq!((stat.group, stat.session), (4121, 4121));
         assert_eq!((stat.utime, stat.stime, stat.threads), (11, 7, 3));
@@ -266,7 +274,7 @@ mod tests {
         let line = LINE.replace("(node)", "(a) Z 1 1\n(b)) R 2)");
         let stat = Stat::parse(line.as_bytes()).expect("a hostile name");
         assert_eq!(stat.comm, "a) Z 1 1\n(b)) R 2");
-        assert_eq!(stat.state, State::Sleeping);
+        assert_eq!(stat.state, SchedulerState::Sleeping);
         assert_eq!(stat.start, StartTime(8_812_345));
     }
 
@@ -327,8 +335,8 @@ mod tests {
 
         #[test]
         fn letters_round_trip(letter in any::<u8>()) {
-            let state = State::from_letter(letter);
-            prop_assert!(state.letter() == char::from(letter) || (state == State::Dead && letter == b'x'));
+            let state = SchedulerState::from_letter(letter);
+            prop_assert!(state.letter() == char::from(letter) || (state == SchedulerState::Dead && letter == b'x'));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::numbers::{self, ParseError};
 
 /// The part of `/proc/<pid>/status` (proc(5)) that explains why a process could not be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct ProcessStatus {
     /// The pid of the process; for a thread, the pid of the main thread.
     pub process: Pid,
     /// The pid of the tracer.
@@ -25,7 +25,7 @@ pub struct Status {
     pub blocked: u64,
 }
 
-impl Status {
+impl ProcessStatus {
     /// Tells whether this signal has no effect on the process.
     ///
     /// A blocked signal may have an effect later, through sigwait(3) or a signalfd, even if the signal is ignored.
@@ -52,11 +52,11 @@ impl Status {
             };
             let value = line[colon + 1..].trim_ascii();
             match &line[..colon] {
-                b"Tgid" => process = numbers::pid(value),
-                b"TracerPid" => tracer = numbers::pid(value),
+                b"Tgid" => process = numbers::parse_pid(value),
+                b"TracerPid" => tracer = numbers::parse_pid(value),
                 b"Uid" => uids = four(value),
                 b"Gid" => gids = four(value),
-                b"NSpid" => namespace_pids = words(value).map_while(numbers::pid).collect(),
+                b"NSpid" => namespace_pids = words(value).map_while(numbers::parse_pid).collect(),
                 b"SigIgn" => ignored = mask(value).ok_or(missing("the ignored signals"))?,
                 b"SigCgt" => caught = mask(value).ok_or(missing("the caught signals"))?,
                 b"SigBlk" => blocked = mask(value).ok_or(missing("the blocked signals"))?,
@@ -84,7 +84,7 @@ fn four(value: &[u8]) -> Option<[u32; 4]> {
     let mut ids = [0; 4];
     let mut words = words(value);
     for id in &mut ids {
-        *id = u32::try_from(numbers::unsigned(words.next()?)?).ok()?;
+        *id = u32::try_from(numbers::parse_unsigned(words.next()?)?).ok()?;
     }
     Some(ids)
 }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn fields_are_where_proc_5_says() {
-        let status = Status::parse(TEXT).expect("a recorded text");
+        let status = ProcessStatus::parse(TEXT).expect("a recorded text");
         assert_eq!(status.process.as_raw_pid(), 4121);
         assert_eq!(status.tracer, None);
         assert_eq!(status.uids, [1000, 0, 0, 0]);
@@ -118,14 +118,14 @@ mod tests {
     /// spec: 1.2.1
     #[test]
     fn what_a_signal_does_follows_from_the_three_masks() {
-        let of = |blocked: u64, ignored: u64, caught: u64| Status {
+        let of = |blocked: u64, ignored: u64, caught: u64| ProcessStatus {
             ignored,
             caught,
             blocked,
-            ..Status::parse(TEXT).expect("a recorded text")
+            ..ProcessStatus::parse(TEXT).expect("a recorded text")
         };
         let int = 1 << 1;
-        let judged = |status: Status| (status.ignores(Signal::INT), status.dies_of(Signal::INT));
+        let judged = |status: ProcessStatus| (status.ignores(Signal::INT), status.dies_of(Signal::INT));
         assert_eq!(judged(of(0, 0, 0)), (false, true));
         assert_eq!(judged(of(!int, !int, !int)), (false, true));
         assert_eq!(judged(of(0, int, 0)), (true, false));
@@ -137,14 +137,14 @@ mod tests {
 
     #[test]
     fn a_text_without_owner_is_an_error() {
-        assert!(Status::parse(b"Tgid:\t1\n").is_err());
-        assert!(Status::parse(b"").is_err());
+        assert!(ProcessStatus::parse(b"Tgid:\t1\n").is_err());
+        assert!(ProcessStatus::parse(b"").is_err());
     }
 
     proptest! {
         #[test]
         fn parse_never_panics(text in proptest::collection::vec(any::<u8>(), 0..512)) {
-            let _ = Status::parse(&text);
+            let _ = ProcessStatus::parse(&text);
         }
 
         #[test]
@@ -152,7 +152,7 @@ mod tests {
             let mut text = TEXT.to_vec();
             text[at] = byte;
             text.truncate(cut);
-            let _ = Status::parse(&text);
+            let _ = ProcessStatus::parse(&text);
         }
     }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::id::ProcessId;
-use crate::path::Path;
+use crate::path::ProcPath;
 use crate::procfs::{Completeness, ProcFs, is_free, is_gone};
 use crate::stat::Stat;
 
@@ -31,10 +31,10 @@ impl ProcFs {
     pub fn children_of_other_threads(&mut self, but: &[Pid]) -> io::Result<Vec<Pid>> {
         let own = rustix::process::getpid();
         let mut tids = Vec::new();
-        self.numbers_in(Path::of(own, "task").as_c_str(), &mut tids)?;
+        self.numbers_in(ProcPath::of(own, "task").as_c_str(), &mut tids)?;
         let mut out = Vec::new();
         for tid in tids.into_iter().filter(|tid| *tid != own && !but.contains(tid)) {
-            match self.read_pids(Path::of_task(own, tid, "children").as_c_str(), &mut out) {
+            match self.read_pids(ProcPath::of_task(own, tid, "children").as_c_str(), &mut out) {
                 Err(errno) if !is_gone(errno) => return Err(errno.into()),
                 _ => {}
             }
@@ -125,7 +125,7 @@ impl ProcFs {
             tids.push(pid);
             Ok(())
         } else {
-            self.numbers_in(Path::of(pid, "task").as_c_str(), &mut tids)
+            self.numbers_in(ProcPath::of(pid, "task").as_c_str(), &mut tids)
         };
         let mut result = match listed {
             Err(errno) if is_gone(errno) => Ok(()),
@@ -133,7 +133,7 @@ impl ProcFs {
         };
         let mut without_list = false;
         for &tid in &tids {
-            match self.read_pids(Path::of_task(pid, tid, "children").as_c_str(), out) {
+            match self.read_pids(ProcPath::of_task(pid, tid, "children").as_c_str(), out) {
                 Err(Errno::NOENT) => without_list = true,
                 Err(errno) if !is_gone(errno) => result = Err(errno),
                 _ => {}

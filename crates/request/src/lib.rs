@@ -9,6 +9,7 @@ mod local;
 mod merge;
 mod sandbox_spec;
 mod start;
+pub mod value;
 
 pub use local::LocalField;
 pub use sandbox_spec::{

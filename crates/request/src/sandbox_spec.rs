@@ -5,8 +5,10 @@ mod schema;
 mod stop;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use penfold_resource::request::{MountRequest, Network, OwnRequest, Request, Sockets, Workspace};
+use penfold_state::Limits;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -271,6 +273,20 @@ pub enum Unit {
     System,
 }
 
+impl Unit {
+    /// The unit of this word, which is that in JSON and of `--unit`.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Unit> {
+        match word {
+            "auto" => Some(Unit::Auto),
+            "none" => Some(Unit::None),
+            "user" => Some(Unit::User),
+            "system" => Some(Unit::System),
+            _ => None,
+        }
+    }
+}
+
 /// The variables that a command gets from the server or the caller if it does not get all.
 pub const USUAL_VARIABLES: [&str; 11] = [
     "PATH",
@@ -316,6 +332,13 @@ impl Containment {
 }
 
 impl SandboxSpec {
+    /// Returns the limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let cpus = self.cpus.and_then(|cpus| Duration::try_from_secs_f64(cpus).ok());
+        Limits { memory_bytes: self.memory_bytes, pids: self.pids, cpus }
+    }
+
     /// Returns the resources.
     #[must_use]
     pub fn resources(&self) -> Request {

@@ -15,36 +15,36 @@ const DEEP: u32 = 64;
 /// An entry that could not be removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove `{}`", path.display())]
-pub struct Failure {
+pub struct ClearFailure {
     /// The path of the entry below the directory.
     pub path: PathBuf,
     /// The answer of the kernel.
     pub source: io::Error,
 }
 
-impl Failure {
-    fn below(self, name: &CString) -> Failure {
+impl ClearFailure {
+    fn below(self, name: &CString) -> ClearFailure {
         let name = Path::new(OsStr::from_bytes(name.to_bytes()));
         // Joined with an empty path, a name would end in a slash.
         let path = if self.path.as_os_str().is_empty() { name.to_owned() } else { name.join(self.path) };
-        Failure { path, ..self }
+        ClearFailure { path, ..self }
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(source: io::Error) -> Failure {
-        Failure { path: PathBuf::new(), source }
+impl From<io::Error> for ClearFailure {
+    fn from(source: io::Error) -> ClearFailure {
+        ClearFailure { path: PathBuf::new(), source }
     }
 }
 
-impl From<Errno> for Failure {
-    fn from(errno: Errno) -> Failure {
-        Failure { path: PathBuf::new(), source: errno.into() }
+impl From<Errno> for ClearFailure {
+    fn from(errno: Errno) -> ClearFailure {
+        ClearFailure { path: PathBuf::new(), source: errno.into() }
     }
 }
 
-impl From<Failure> for io::Error {
-    fn from(failure: Failure) -> io::Error {
+impl From<ClearFailure> for io::Error {
+    fn from(failure: ClearFailure) -> io::Error {
         io::Error::new(failure.source.kind(), failure)
     }
 }
@@ -56,25 +56,25 @@ impl From<Failure> for io::Error {
 ///
 /// # Errors
 /// The first entry that stays; everything else is removed then.
-pub fn clear(top: BorrowedFd<'_>, last: &[&str]) -> Result<(), Failure> {
+pub fn clear_directory(top: BorrowedFd<'_>, last: &[&str]) -> Result<(), ClearFailure> {
     clear_with(top, last, false)
 }
 
-/// Does the same as [`clear`]. Entries that are immutable or append-only lose these flags first, if this process may do
+/// Does the same as [`clear_directory`]. Entries that are immutable or append-only lose these flags first, if this process may do
 /// so: a command that sets them must not be able to keep its files.
 ///
 /// # Errors
 /// The first entry that stays; everything else is removed then.
-pub fn clear_flagged(top: BorrowedFd<'_>) -> Result<(), Failure> {
+pub fn clear_flagged(top: BorrowedFd<'_>) -> Result<(), ClearFailure> {
     clear_with(top, &[], true)
 }
 
-fn clear_with(top: BorrowedFd<'_>, last: &[&str], removes_flags: bool) -> Result<(), Failure> {
+fn clear_with(top: BorrowedFd<'_>, last: &[&str], removes_flags: bool) -> Result<(), ClearFailure> {
     for kept in (0..=last.len()).map(|done| last.get(done..).unwrap_or_default()) {
-        let mut clearing = Clearing { top, lifted: 0, removes_flags };
+        let mut clearing = ClearPass { top, lifted: 0, removes_flags };
         loop {
             let before = clearing.lifted;
-            let all = entries(top)?;
+            let all = list_entries(top)?;
             let rest = all
                 .into_iter()
                 .filter(|(name, _)| !kept.iter().any(|kept| kept.as_bytes() == name.to_bytes()));
@@ -88,7 +88,7 @@ fn clear_with(top: BorrowedFd<'_>, last: &[&str], removes_flags: bool) -> Result
 }
 
 /// One pass over a directory.
-struct Clearing<'a> {
+struct ClearPass<'a> {
     top: BorrowedFd<'a>,
     /// The number of directories that were moved to the top.
     lifted: u32,
@@ -96,13 +96,13 @@ struct Clearing<'a> {
     removes_flags: bool,
 }
 
-impl Clearing<'_> {
+impl ClearPass<'_> {
     fn clear_all(
         &mut self,
         dir: BorrowedFd<'_>,
         entries: impl IntoIterator<Item = (CString, FileType)>,
         depth: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ClearFailure> {
         let mut failed = None;
         for (name, kind) in entries {
             let mut result = self.remove(dir, &name, kind, depth);
@@ -128,7 +128,7 @@ impl Clearing<'_> {
         name: &CString,
         kind: FileType,
         depth: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ClearFailure> {
         if kind == FileType::Directory {
             self.clear_directory(dir, name, depth)
         } else {
@@ -136,7 +136,12 @@ impl Clearing<'_> {
         }
     }
 
-    fn clear_directory(&mut self, dir: BorrowedFd<'_>, name: &CString, depth: u32) -> Result<(), Failure> {
+    fn clear_directory(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &CString,
+        depth: u32,
+    ) -> Result<(), ClearFailure> {
         if rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).is_ok() {
             return Ok(());
         }
@@ -160,7 +165,7 @@ impl Clearing<'_> {
         {
             return Err(errno.into());
         }
-        let inside = match entries(child.as_fd()) {
+        let inside = match list_entries(child.as_fd()) {
             Err(error) if depth > 0 && error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
                 return self.lift(dir, name);
             }
@@ -175,7 +180,7 @@ impl Clearing<'_> {
     }
 
     /// Moves a directory to the top, where the next round clears it.
-    fn lift(&mut self, dir: BorrowedFd<'_>, name: &CString) -> Result<(), Failure> {
+    fn lift(&mut self, dir: BorrowedFd<'_>, name: &CString) -> Result<(), ClearFailure> {
         self.lifted += 1;
         // A fresh name, so that nothing is overwritten: a taken name is skipped.
         let fresh = CString::new(format!(".lifted-{}-{}", rustix::process::getpid(), self.lifted))
@@ -222,7 +227,7 @@ pub fn open_below(dir: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno>
 }
 
 /// Lists a directory without `.` and `..`, each entry with its kind.
-pub fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
+pub fn list_entries(dir: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;

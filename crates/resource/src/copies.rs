@@ -6,21 +6,21 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use penfold_cgroup::mountinfo::Mount;
+use penfold_cgroup::mountinfo::MountEntry;
 use penfold_sys::fork::exit_now;
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::inside::{own, reap};
+use crate::inside::{own_namespace, reap_child};
 use crate::mount_table;
 
 /// Unmounts the mounts that are `ours` in each mount namespace but the own one, as far as the kernel permits it.
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub(crate) fn unmount(ours: &dyn Fn(&Mount) -> bool) -> io::Result<()> {
-    let mut seen = HashSet::from([own("mnt")?]);
+pub(crate) fn unmount_copies(ours: &dyn Fn(&MountEntry) -> bool) -> io::Result<()> {
+    let mut seen = HashSet::from([own_namespace("mnt")?]);
     for process in std::fs::read_dir("/proc")?.flatten() {
         let dir = process.path();
         let Some(pid) = dir.file_name().and_then(OsStr::to_str).filter(|name| name.parse::<u32>().is_ok())
@@ -48,7 +48,7 @@ fn unmount_in(namespace: &Path, points: &[PathBuf]) -> io::Result<()> {
         return Ok(());
     };
     match fork()? {
-        Forked::Child => {
+        ForkSide::Child => {
             let entered = move_into_link_name_space(
                 std::os::fd::AsFd::as_fd(&namespace),
                 Some(LinkNameSpaceType::Mount),
@@ -56,11 +56,11 @@ fn unmount_in(namespace: &Path, points: &[PathBuf]) -> io::Result<()> {
             if entered.is_ok() {
                 for point in points {
                     // One that is in use stays, and its holder is named.
-                    let _ = mount_table::unmount(point, false);
+                    let _ = mount_table::unmount_point(point, false);
                 }
             }
             exit_now(0)
         }
-        Forked::Parent(pid) => reap(pid).map(drop),
+        ForkSide::Parent(pid) => reap_child(pid).map(drop),
     }
 }

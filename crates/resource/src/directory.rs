@@ -11,11 +11,11 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrF
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::clear::{self, Failure, clear_flagged};
+use crate::clear::{self, ClearFailure, clear_flagged};
 use crate::deadline::Pauses;
-use crate::error::{Error, failed};
-use crate::owner::Owner;
-use crate::presence::Presence;
+use crate::error::{ResourceError, failed_step};
+use crate::owner::ResourceOwner;
+use crate::presence::ResourcePresence;
 use crate::{holders, mount_table};
 
 /// The attribute with the mark; the second for file systems that take only such ones.
@@ -39,7 +39,7 @@ pub struct Directory {
 }
 
 /// The owner that a directory's mark names.
-enum Mark {
+enum DirectoryMark {
     /// This text.
     Text(Vec<u8>),
     /// The file system takes attributes, and there is none.
@@ -58,24 +58,24 @@ impl Directory {
         format!("directory `{}`", self.path.display())
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), ResourceError> {
         match rustix::fs::lstat(&self.path) {
-            Ok(_) => Err(Error::Taken { resource: format!("`{}`", self.path.display()) }),
+            Ok(_) => Err(ResourceError::Taken { resource: format!("`{}`", self.path.display()) }),
             Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(failed(|| format!("look for {}", self.describe()))(errno)),
+            Err(errno) => Err(failed_step(|| format!("look for {}", self.describe()))(errno)),
         }
     }
 
-    pub(crate) fn create(&self, owner: &Owner) -> Result<(), Error> {
+    pub(crate) fn create(&self, owner: &ResourceOwner) -> Result<(), ResourceError> {
         let made = self.make(owner);
         if made.is_err() {
             let _ = self.remove_unfinished(owner);
         }
-        made.map_err(failed(|| format!("make {}", self.describe())))
+        made.map_err(failed_step(|| format!("make {}", self.describe())))
     }
 
     /// Makes the directory under another name and renames it when it has its mark: no directory is ever without.
-    fn make(&self, owner: &Owner) -> io::Result<()> {
+    fn make(&self, owner: &ResourceOwner) -> io::Result<()> {
         let unfinished = self.unfinished(owner)?;
         if self.in_shared_parent {
             let parent = unfinished.parent().ok_or(Errno::INVAL)?;
@@ -98,35 +98,35 @@ impl Directory {
         Ok(())
     }
 
-    fn unfinished(&self, owner: &Owner) -> io::Result<PathBuf> {
+    fn unfinished(&self, owner: &ResourceOwner) -> io::Result<PathBuf> {
         let parent = self.path.parent().ok_or(Errno::INVAL)?;
         Ok(parent.join(format!(".{}-new", owner.name())))
     }
 
     /// Nothing was ever put into it.
-    fn remove_unfinished(&self, owner: &Owner) -> io::Result<()> {
+    fn remove_unfinished(&self, owner: &ResourceOwner) -> io::Result<()> {
         match rustix::fs::rmdir(self.unfinished(owner)?) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    pub(crate) fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+    pub(crate) fn probe(&self, owner: &ResourceOwner) -> Result<ResourcePresence, ResourceError> {
         if self.keep {
-            return Ok(Presence::Absent);
+            return Ok(ResourcePresence::Absent);
         }
         let look = || format!("look for {}", self.describe());
-        Ok(match self.open_ours(owner).map_err(failed(look))? {
+        Ok(match self.open_ours(owner).map_err(failed_step(look))? {
             Ok(None) if self.unfinished(owner).is_ok_and(|path| rustix::fs::lstat(path).is_ok()) => {
-                Presence::Ours { held_by: Vec::new() }
+                ResourcePresence::Ours { held_by: Vec::new() }
             }
-            Ok(None) => Presence::Absent,
-            Ok(Some(_)) => Presence::Ours { held_by: holders::of_directory(&self.path) },
-            Err(why) => Presence::Foreign { why },
+            Ok(None) => ResourcePresence::Absent,
+            Ok(Some(_)) => ResourcePresence::Ours { held_by: holders::of_directory(&self.path) },
+            Err(why) => ResourcePresence::Foreign { why },
         })
     }
 
-    pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+    pub(crate) fn release(&self, owner: &ResourceOwner, until: Instant) -> Result<(), ResourceError> {
         self.release_held(None, owner, until)
     }
 
@@ -134,10 +134,10 @@ impl Directory {
     pub(crate) fn release_held(
         &self,
         held: Option<BorrowedFd<'_>>,
-        owner: &Owner,
+        owner: &ResourceOwner,
         until: Instant,
-    ) -> Result<(), Error> {
-        self.remove_unfinished(owner).map_err(failed(|| format!("remove {}", self.describe())))?;
+    ) -> Result<(), ResourceError> {
+        self.remove_unfinished(owner).map_err(failed_step(|| format!("remove {}", self.describe())))?;
         if self.keep {
             return Ok(());
         }
@@ -146,26 +146,26 @@ impl Directory {
             Some(_) => None,
             None => self
                 .open_ours(owner)
-                .map_err(failed(look))?
-                .map_err(|why| Error::Foreign { resource: self.describe(), why })?,
+                .map_err(failed_step(look))?
+                .map_err(|why| ResourceError::Foreign { resource: self.describe(), why })?,
         };
         let Some(dir) = held.or(opened.as_ref().map(AsFd::as_fd)) else { return Ok(()) };
         penfold_sys::crash_point!("directory-found");
-        remove(&self.path, dir, until)?;
+        remove_directory(&self.path, dir, until)?;
         // The command may have moved the directory and put something else in its place.
         match rustix::fs::lstat(&self.path) {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-            Err(errno) => Err(failed(look)(errno)),
+            Err(errno) => Err(failed_step(look)(errno)),
             Ok(_) => {
                 let why = "something else has taken the place of the directory".to_owned();
-                Err(Error::Foreign { resource: self.describe(), why })
+                Err(ResourceError::Foreign { resource: self.describe(), why })
             }
         }
     }
 
     /// Opens and locks the directory; `None` if it is kept. A rename then does not save it from its removal, and commands that
     /// see neither record nor processes of the sandbox see that it is alive.
-    pub(crate) fn hold(&self, owner: &Owner) -> Option<OwnedFd> {
+    pub(crate) fn hold(&self, owner: &ResourceOwner) -> Option<OwnedFd> {
         let dir = if self.keep { None } else { self.open_ours(owner).ok()?.ok()? };
         if let Some(dir) = &dir {
             // A look of another command holds the lock for a moment only. A file system without locks goes without.
@@ -178,7 +178,7 @@ impl Directory {
     }
 
     /// Opens the directory if it is ours; the inner error is the evidence that it is not.
-    fn open_ours(&self, owner: &Owner) -> io::Result<Result<Option<OwnedFd>, String>> {
+    fn open_ours(&self, owner: &ResourceOwner) -> io::Result<Result<Option<OwnedFd>, String>> {
         let dir = match open(&self.path) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(Ok(None)),
@@ -187,11 +187,11 @@ impl Directory {
         };
         let user = rustix::fs::fstat(&dir)?.st_uid;
         Ok(match read_mark(dir.as_fd())? {
-            Mark::Text(text) if text == owner.mark().as_bytes() => Ok(Some(dir)),
-            Mark::Text(text) => Err(format!("its owner is `{}`", String::from_utf8_lossy(&text))),
-            Mark::Missing => Err("it has no mark".to_owned()),
-            Mark::Unsupported if user == rustix::process::geteuid().as_raw() => Ok(Some(dir)),
-            Mark::Unsupported => Err(format!("it belongs to the user {user}")),
+            DirectoryMark::Text(text) if text == owner.mark().as_bytes() => Ok(Some(dir)),
+            DirectoryMark::Text(text) => Err(format!("its owner is `{}`", String::from_utf8_lossy(&text))),
+            DirectoryMark::Missing => Err("it has no mark".to_owned()),
+            DirectoryMark::Unsupported if user == rustix::process::geteuid().as_raw() => Ok(Some(dir)),
+            DirectoryMark::Unsupported => Err(format!("it belongs to the user {user}")),
         })
     }
 }
@@ -211,22 +211,22 @@ fn mark(dir: BorrowedFd<'_>, text: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-fn read_mark(dir: BorrowedFd<'_>) -> Result<Mark, Errno> {
+fn read_mark(dir: BorrowedFd<'_>) -> Result<DirectoryMark, Errno> {
     let mut supported = false;
     for attribute in ATTRIBUTES {
         let mut text = [0_u8; 256];
         match rustix::fs::fgetxattr(dir, attribute, &mut text) {
-            Ok(length) => return Ok(Mark::Text(text.get(..length).unwrap_or_default().to_vec())),
+            Ok(length) => return Ok(DirectoryMark::Text(text.get(..length).unwrap_or_default().to_vec())),
             // Without privilege, every file system says this of `trusted.`.
             Err(Errno::NODATA) => {
                 supported |= attribute == ATTRIBUTES[0] || rustix::process::geteuid().is_root();
             }
             Err(Errno::OPNOTSUPP) => {}
-            Err(Errno::RANGE) => return Ok(Mark::Text(b"...".to_vec())),
+            Err(Errno::RANGE) => return Ok(DirectoryMark::Text(b"...".to_vec())),
             Err(errno) => return Err(errno),
         }
     }
-    Ok(if supported { Mark::Missing } else { Mark::Unsupported })
+    Ok(if supported { DirectoryMark::Missing } else { DirectoryMark::Unsupported })
 }
 
 /// Returns the mark of a directory; `None` if there is none, or none that can be read.
@@ -242,7 +242,7 @@ pub(crate) fn mark_at(path: &Path) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// When something is left at the deadline, with the processes that hold it.
-pub fn remove(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
+pub fn remove_directory(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), ResourceError> {
     remove_if(path, dir, until, &|_| true)
 }
 
@@ -250,7 +250,11 @@ pub fn remove(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Er
 ///
 /// # Errors
 /// When something is left at the deadline, with the processes that hold it.
-pub fn remove_in_place(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
+pub fn remove_directory_in_place(
+    path: &Path,
+    dir: BorrowedFd<'_>,
+    until: Instant,
+) -> Result<(), ResourceError> {
     remove_if(path, dir, until, &|place| place == path)
 }
 
@@ -259,7 +263,7 @@ fn remove_if(
     dir: BorrowedFd<'_>,
     until: Instant,
     may: &dyn Fn(&Path) -> bool,
-) -> Result<(), Error> {
+) -> Result<(), ResourceError> {
     let mut pauses = Pauses::until(until);
     loop {
         let failure = match remove_once(dir, may) {
@@ -272,11 +276,15 @@ fn remove_if(
         let held_by = holders::of_directory(path);
         let path =
             if failure.path.as_os_str().is_empty() { path.to_owned() } else { path.join(&failure.path) };
-        return Err(Error::Remains { path: path.display().to_string(), held_by, source: failure.source });
+        return Err(ResourceError::Remains {
+            path: path.display().to_string(),
+            held_by,
+            source: failure.source,
+        });
     }
 }
 
-fn remove_once(dir: BorrowedFd<'_>, may: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
+fn remove_once(dir: BorrowedFd<'_>, may: &dyn Fn(&Path) -> bool) -> Result<(), ClearFailure> {
     let Some(path) = place(dir)? else { return Ok(()) };
     if !may(&path) {
         return Err(Errno::STALE.into());
@@ -291,7 +299,7 @@ fn remove_once(dir: BorrowedFd<'_>, may: &dyn Fn(&Path) -> bool) -> Result<(), F
     if result == Err(Errno::PERM) && clear::unflag_open(dir) {
         result = remove_empty(dir);
     }
-    result.map_err(Failure::from)
+    result.map_err(ClearFailure::from)
 }
 
 /// Removes the directory under its present name. rmdir(2) removes nothing that is not an empty directory.

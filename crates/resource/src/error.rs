@@ -4,7 +4,7 @@ use std::io;
 
 /// A resource could not be checked, created, looked at or released.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ResourceError {
     /// The request of the user has a mistake.
     #[error(transparent)]
     Request(#[from] crate::mistake::Mistake),
@@ -93,10 +93,12 @@ fn held(by: &[String]) -> String {
 }
 
 /// Makes an error of a failed step: `.map_err(failed(|| format!("mount `{target}`")))`.
-pub(crate) fn failed<E: Into<io::Error>>(attempt: impl FnOnce() -> String) -> impl FnOnce(E) -> Error {
+pub(crate) fn failed_step<E: Into<io::Error>>(
+    attempt: impl FnOnce() -> String,
+) -> impl FnOnce(E) -> ResourceError {
     move |source| {
         let source = source.into();
-        Error::Io { attempt: attempt(), help: help(&source), source }
+        ResourceError::Io { attempt: attempt(), help: help(&source), source }
     }
 }
 

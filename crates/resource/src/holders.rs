@@ -74,7 +74,7 @@ pub(crate) fn of_mounts(ids: &[u32]) -> Vec<String> {
 /// sandbox have the same source.
 pub(crate) fn of_copies(source: &str, point: &Path) -> Vec<String> {
     let mut seen = HashMap::new();
-    if let Ok(own) = crate::inside::own("mnt") {
+    if let Ok(own) = crate::inside::own_namespace("mnt") {
         seen.insert(own, false);
     }
     find(&mut |dir| {
@@ -98,7 +98,7 @@ pub(crate) fn of_directory(path: &Path) -> Vec<String> {
 
 /// Names the processes that hold a file below a directory that penfold did not make; those of penfold count, too. `spares` tells
 /// which pids do not matter.
-pub fn of_foreign_directory(path: &Path, spares: &dyn Fn(i32) -> bool) -> Vec<String> {
+pub fn users_of_directory(path: &Path, spares: &dyn Fn(i32) -> bool) -> Vec<String> {
     let mut is = |file: &Path| std::fs::read_link(file).is_ok_and(|target| target.starts_with(path));
     find_all(&mut |dir| {
         let pid = dir.file_name()?.to_str()?.parse().ok()?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_sys::fork::exit_now;
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -17,14 +17,14 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::netlink::Socket;
+use crate::netlink::NetlinkSocket;
 
 /// Longer than the child takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The namespace to open sockets in.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Entry<'a> {
+pub(crate) enum NamespaceEntry<'a> {
     /// A new one.
     New,
     /// This one.
@@ -33,11 +33,11 @@ pub(crate) enum Entry<'a> {
 
 /// Descriptors of a network namespace.
 #[derive(Debug)]
-pub(crate) struct Inside {
+pub(crate) struct NamespaceDescriptors {
     /// The namespace.
     pub(crate) namespace: OwnedFd,
     /// A socket in it.
-    pub(crate) netlink: Socket,
+    pub(crate) netlink: NetlinkSocket,
     /// `/dev/net/tun`, opened in it, if this was asked.
     pub(crate) tun: Option<OwnedFd>,
 }
@@ -46,21 +46,21 @@ pub(crate) struct Inside {
 ///
 /// # Errors
 /// `EDEADLK` if this process has more than one thread, `EPERM` without privilege.
-pub(crate) fn enter(entry: Entry<'_>, with_tun: bool) -> io::Result<Inside> {
+pub(crate) fn enter_namespace(entry: NamespaceEntry<'_>, with_tun: bool) -> io::Result<NamespaceDescriptors> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     match fork()? {
-        Forked::Child => {
+        ForkSide::Child => {
             let code = match open_and_send(entry, with_tun, theirs.as_fd()) {
                 Ok(()) => 0,
                 Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
             };
             exit_now(code)
         }
-        Forked::Parent(pid) => {
+        ForkSide::Parent(pid) => {
             drop(theirs);
             let received = receive(ours.as_fd());
-            let code = reap(pid)?;
+            let code = reap_child(pid)?;
             if code != 0 {
                 return Err(io::Error::from_raw_os_error(code));
             }
@@ -68,15 +68,19 @@ pub(crate) fn enter(entry: Entry<'_>, with_tun: bool) -> io::Result<Inside> {
             let (Some(namespace), Some(netlink)) = (received.next(), received.next()) else {
                 return Err(Errno::BADMSG.into());
             };
-            Ok(Inside { namespace, netlink: Socket::from_fd(netlink)?, tun: received.next() })
+            Ok(NamespaceDescriptors {
+                namespace,
+                netlink: NetlinkSocket::from_fd(netlink)?,
+                tun: received.next(),
+            })
         }
     }
 }
 
-fn open_and_send(entry: Entry<'_>, with_tun: bool, to: BorrowedFd<'_>) -> io::Result<()> {
+fn open_and_send(entry: NamespaceEntry<'_>, with_tun: bool, to: BorrowedFd<'_>) -> io::Result<()> {
     match entry {
-        Entry::New => penfold_sys::namespace::unshare_network()?,
-        Entry::Existing(namespace) => {
+        NamespaceEntry::New => penfold_sys::namespace::unshare_network()?,
+        NamespaceEntry::Existing(namespace) => {
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
         }
     }
@@ -114,7 +118,7 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Waits for the end of the child, and kills it at the deadline. Returns its exit code.
-pub(crate) fn reap(pid: Pid) -> io::Result<i32> {
+pub(crate) fn reap_child(pid: Pid) -> io::Result<i32> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     if wait(pidfd.as_fd(), Instant::now() + PATIENCE).is_err() {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -140,24 +144,25 @@ fn wait(fd: BorrowedFd<'_>, until: Instant) -> io::Result<()> {
 }
 
 /// Returns the inode of a namespace of this thread: `net` or `mnt`.
-pub(crate) fn own(kind: &str) -> io::Result<u64> {
+pub(crate) fn own_namespace(kind: &str) -> io::Result<u64> {
     Ok(rustix::fs::stat(format!("/proc/thread-self/ns/{kind}"))?.st_ino)
 }
 
 /// Opens a socket in the network namespace with this inode; `None` if no process is in it and no mount here keeps it.
-pub(crate) fn socket_in(home: u64) -> io::Result<Option<Socket>> {
-    if own("net")? == home {
-        return Socket::open().map(Some);
+pub(crate) fn socket_in(home: u64) -> io::Result<Option<NetlinkSocket>> {
+    if own_namespace("net")? == home {
+        return NetlinkSocket::open().map(Some);
     }
     let processes = std::fs::read_dir("/proc")?.flatten().map(|entry| entry.path().join("ns/net"));
-    let mounts = crate::mount_table::read()?.into_iter().filter(|mount| mount.fs_type == "nsfs");
+    let mounts = crate::mount_table::read_mount_table()?.into_iter().filter(|mount| mount.fs_type == "nsfs");
     for path in processes.chain(mounts.map(|mount| mount.mount_point)) {
         if !rustix::fs::stat(&path).is_ok_and(|stat| stat.st_ino == home) {
             continue;
         }
         let Ok(namespace) = open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { continue };
         if rustix::fs::fstat(&namespace)?.st_ino == home {
-            return enter(Entry::Existing(namespace.as_fd()), false).map(|inside| Some(inside.netlink));
+            return enter_namespace(NamespaceEntry::Existing(namespace.as_fd()), false)
+                .map(|inside| Some(inside.netlink));
         }
     }
     Ok(None)

@@ -2,7 +2,7 @@
 //! makes.
 //!
 //! A [`Request`](request::Request) is what a user writes. [`Request::plan`](request::Request::plan) turns it into
-//! [`Planned`] resources with final names and paths. The plan is in the record before anything of it exists, so that
+//! [`PlannedResource`] resources with final names and paths. The plan is in the record before anything of it exists, so that
 //! another process can release everything after a crash at any point.
 //!
 //! Each kind of resource is one file, with `create`, `probe` and `release`.
@@ -10,7 +10,7 @@
 //! Non-goals: processes and cgroups, which end before any resource is released; the order of releases, which is the
 //! reverse of [`Request::plan`](request::Request::plan).
 //!
-//! Invariants: only what carries the mark of its owner is removed, except for [`Own`] resources, whose names were free
+//! Invariants: only what carries the mark of its owner is removed, except for [`OwnResource`] resources, whose names were free
 //! before the command started. A release succeeds only after it has seen that nothing is left. Every wait has a deadline.
 
 mod cidr;
@@ -40,16 +40,16 @@ pub mod traces;
 mod veth;
 
 pub use cidr::Cidr;
-pub use directory::{Directory, remove as remove_directory, remove_in_place as remove_directory_in_place};
-pub use error::Error;
-pub use holders::of_foreign_directory as users_of_directory;
+pub use directory::{Directory, remove_directory, remove_directory_in_place};
+pub use error::ResourceError;
+pub use holders::users_of_directory;
 pub use mount::{FileSystem, Mount, Origin};
 pub use netns::Netns;
 pub use nft::nft_tables;
-pub use own::Own;
-pub use owned::{Deadline, Owned};
-pub use owner::Owner;
-pub use planned::Planned;
-pub use presence::Presence;
+pub use own::OwnResource;
+pub use owned::{OwnedResource, ReleaseDeadline};
+pub use owner::ResourceOwner;
+pub use planned::PlannedResource;
+pub use presence::ResourcePresence;
 pub use tap::Tap;
 pub use veth::Veth;

@@ -10,9 +10,12 @@ use rustix::io::Errno;
 
 use crate::cidr::Cidr;
 use crate::deadline::Pauses;
-use crate::error::{Error, failed};
-use crate::netlink::{CREATE, DUMP, EXCLUSIVE, Message, Socket, attribute, bytes, nested, text, text_of};
-use crate::presence::Presence;
+use crate::error::{ResourceError, failed_step};
+use crate::netlink::{
+    CREATE, DUMP, EXCLUSIVE, NetlinkMessage, NetlinkSocket, bytes_attribute, find_attribute,
+    nested_attribute, text_attribute, text_of,
+};
+use crate::presence::ResourcePresence;
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -46,27 +49,29 @@ fn link_header(index: i32, up: bool) -> Vec<u8> {
     [&[0; 4][..], &index.to_ne_bytes(), &flags.to_ne_bytes(), &flags.to_ne_bytes()].concat()
 }
 
-fn change(socket: &Socket, index: i32, up: bool, attributes: Vec<DefaultNla>) -> io::Result<()> {
-    socket.ask(&Message { kind: SET_LINK, flags: 0, header: link_header(index, up), attributes }).map(drop)
+fn change(socket: &NetlinkSocket, index: i32, up: bool, attributes: Vec<DefaultNla>) -> io::Result<()> {
+    socket
+        .ask(&NetlinkMessage { kind: SET_LINK, flags: 0, header: link_header(index, up), attributes })
+        .map(drop)
 }
 
 /// A network namespace as seen from a socket: that of the socket, or the one with this number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) socket: &'a Socket,
+pub(crate) struct NamespaceView<'a> {
+    pub(crate) socket: &'a NetlinkSocket,
     pub(crate) nsid: Option<i32>,
 }
 
-impl View<'_> {
+impl NamespaceView<'_> {
     fn attributes(&self) -> Vec<DefaultNla> {
-        self.nsid.map(|number| bytes(TARGET_NSID, &number.to_ne_bytes())).into_iter().collect()
+        self.nsid.map(|number| bytes_attribute(TARGET_NSID, &number.to_ne_bytes())).into_iter().collect()
     }
 
     /// Finds a link by its name; `None` if there is none, or no such namespace.
     pub(crate) fn find(&self, name: &str) -> io::Result<Option<Link>> {
         let mut attributes = self.attributes();
-        attributes.push(text(NAME, name));
-        let message = Message { kind: GET_LINK, flags: 0, header: link_header(0, false), attributes };
+        attributes.push(text_attribute(NAME, name));
+        let message = NetlinkMessage { kind: GET_LINK, flags: 0, header: link_header(0, false), attributes };
         let answers = match self.socket.ask(&message) {
             Err(error) if is_absent(&error, self.nsid.is_some()) => return Ok(None),
             other => other?,
@@ -79,7 +84,8 @@ impl View<'_> {
     /// Deletes a link; an absent one is fine.
     pub(crate) fn delete(&self, index: i32) -> io::Result<()> {
         let attributes = self.attributes();
-        let message = Message { kind: DELETE_LINK, flags: 0, header: link_header(index, false), attributes };
+        let message =
+            NetlinkMessage { kind: DELETE_LINK, flags: 0, header: link_header(index, false), attributes };
         match self.socket.ask(&message) {
             Err(error) if !is_absent(&error, self.nsid.is_some()) => Err(error),
             _ => {
@@ -100,32 +106,32 @@ fn is_absent(error: &io::Error, numbered: bool) -> bool {
 }
 
 /// Makes a veth pair; both ends are in the namespace of the socket.
-pub(crate) fn create_veth(socket: &Socket, name: &str, peer: &str) -> io::Result<()> {
-    let peer = nested(VETH_PEER, &link_header(0, false), &[text(NAME, peer)]);
-    let info = [text(INFO_KIND, "veth"), nested(INFO_DATA, &[], &[peer])];
-    let attributes = vec![text(NAME, name), nested(LINK_INFO, &[], &info)];
+pub(crate) fn create_veth(socket: &NetlinkSocket, name: &str, peer: &str) -> io::Result<()> {
+    let peer = nested_attribute(VETH_PEER, &link_header(0, false), &[text_attribute(NAME, peer)]);
+    let info = [text_attribute(INFO_KIND, "veth"), nested_attribute(INFO_DATA, &[], &[peer])];
+    let attributes = vec![text_attribute(NAME, name), nested_attribute(LINK_INFO, &[], &info)];
     let flags = CREATE | EXCLUSIVE;
-    socket.ask(&Message { kind: NEW_LINK, flags, header: link_header(0, false), attributes }).map(drop)
+    socket.ask(&NetlinkMessage { kind: NEW_LINK, flags, header: link_header(0, false), attributes }).map(drop)
 }
 
 /// Sets the alias of a link.
-pub(crate) fn set_alias(socket: &Socket, index: i32, alias: &str) -> io::Result<()> {
-    change(socket, index, false, vec![bytes(ALIAS, alias.as_bytes())])
+pub(crate) fn set_alias(socket: &NetlinkSocket, index: i32, alias: &str) -> io::Result<()> {
+    change(socket, index, false, vec![bytes_attribute(ALIAS, alias.as_bytes())])
 }
 
 /// Moves a link into another namespace; it keeps its name and alias.
-pub(crate) fn move_to(socket: &Socket, index: i32, namespace: BorrowedFd<'_>) -> io::Result<()> {
-    change(socket, index, false, vec![bytes(NAMESPACE_FD, &namespace.as_raw_fd().to_ne_bytes())])
+pub(crate) fn move_to(socket: &NetlinkSocket, index: i32, namespace: BorrowedFd<'_>) -> io::Result<()> {
+    change(socket, index, false, vec![bytes_attribute(NAMESPACE_FD, &namespace.as_raw_fd().to_ne_bytes())])
 }
 
 /// Sets a link up.
-pub(crate) fn set_up(socket: &Socket, index: i32) -> io::Result<()> {
+pub(crate) fn set_up(socket: &NetlinkSocket, index: i32) -> io::Result<()> {
     change(socket, index, true, Vec::new())
 }
 
 /// Finds a link that must exist.
-pub(crate) fn index_of(socket: &Socket, name: &str) -> io::Result<i32> {
-    let found = View { socket, nsid: None }.find(name)?;
+pub(crate) fn index_of(socket: &NetlinkSocket, name: &str) -> io::Result<i32> {
+    let found = NamespaceView { socket, nsid: None }.find(name)?;
     found.map(|link| link.index).ok_or_else(|| Errno::NODEV.into())
 }
 
@@ -138,19 +144,19 @@ fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
 }
 
 /// Gives a link an address.
-pub(crate) fn add_address(socket: &Socket, index: i32, address: Cidr) -> io::Result<()> {
+pub(crate) fn add_address(socket: &NetlinkSocket, index: i32, address: Cidr) -> io::Result<()> {
     const LOCAL: u16 = 2;
     const ADDRESS: u16 = 1;
     /// No duplicate address detection: the peer is ours, and the command connects at once.
     const NO_DAD: u8 = 2;
     let (family, octets) = family_and_bytes(address.address());
     let header = [&[family, address.prefix(), NO_DAD, 0][..], &index.to_ne_bytes()].concat();
-    let attributes = vec![bytes(LOCAL, &octets), bytes(ADDRESS, &octets)];
-    socket.ask(&Message { kind: NEW_ADDRESS, flags: CREATE | EXCLUSIVE, header, attributes }).map(drop)
+    let attributes = vec![bytes_attribute(LOCAL, &octets), bytes_attribute(ADDRESS, &octets)];
+    socket.ask(&NetlinkMessage { kind: NEW_ADDRESS, flags: CREATE | EXCLUSIVE, header, attributes }).map(drop)
 }
 
 /// Adds the default route over a gateway.
-pub(crate) fn add_default_route(socket: &Socket, index: i32, gateway: IpAddr) -> io::Result<()> {
+pub(crate) fn add_default_route(socket: &NetlinkSocket, index: i32, gateway: IpAddr) -> io::Result<()> {
     const OUT: u16 = 4;
     const GATEWAY: u16 = 5;
     const MAIN_TABLE: u8 = 254;
@@ -158,57 +164,60 @@ pub(crate) fn add_default_route(socket: &Socket, index: i32, gateway: IpAddr) ->
     const UNICAST: u8 = 1;
     let (family, octets) = family_and_bytes(gateway);
     let header = vec![family, 0, 0, 0, MAIN_TABLE, BOOT, 0, UNICAST, 0, 0, 0, 0];
-    let attributes = vec![bytes(GATEWAY, &octets), bytes(OUT, &index.to_ne_bytes())];
-    socket.ask(&Message { kind: NEW_ROUTE, flags: CREATE | EXCLUSIVE, header, attributes }).map(drop)
+    let attributes = vec![bytes_attribute(GATEWAY, &octets), bytes_attribute(OUT, &index.to_ne_bytes())];
+    socket.ask(&NetlinkMessage { kind: NEW_ROUTE, flags: CREATE | EXCLUSIVE, header, attributes }).map(drop)
 }
 
 /// Tells whether a link of the namespace has this address.
-pub(crate) fn has_address(socket: &Socket, address: IpAddr) -> io::Result<bool> {
+pub(crate) fn has_address(socket: &NetlinkSocket, address: IpAddr) -> io::Result<bool> {
     const LOCAL: u16 = 2;
     const ADDRESS: u16 = 1;
     const HEADER: usize = 8;
     let (family, octets) = family_and_bytes(address);
     let header = vec![family, 0, 0, 0, 0, 0, 0, 0];
-    let message = Message { kind: GET_ADDRESS, flags: DUMP, header, attributes: Vec::new() };
+    let message = NetlinkMessage { kind: GET_ADDRESS, flags: DUMP, header, attributes: Vec::new() };
     Ok(socket.ask(&message)?.iter().any(|answer| {
-        let local = attribute(answer, HEADER, LOCAL).or_else(|| attribute(answer, HEADER, ADDRESS));
+        let local = find_attribute(answer, HEADER, LOCAL).or_else(|| find_attribute(answer, HEADER, ADDRESS));
         local == Some(octets.as_slice())
     }))
 }
 
 /// Removes a link until a look shows that it is gone.
-pub(crate) fn release(
+pub(crate) fn remove_link(
     resource: &str,
     until: Instant,
     remove: impl Fn() -> io::Result<()>,
-    probe: impl Fn() -> Result<Presence, Error>,
-) -> Result<(), Error> {
+    probe: impl Fn() -> Result<ResourcePresence, ResourceError>,
+) -> Result<(), ResourceError> {
     let mut pauses = Pauses::until(until);
     loop {
         let removed = remove();
         match probe()? {
-            Presence::Absent => return Ok(()),
-            Presence::Foreign { why } => return Err(Error::Foreign { resource: resource.to_owned(), why }),
-            Presence::Ours { held_by } if !pauses.pause() => {
-                removed.map_err(failed(|| format!("delete {resource}")))?;
-                return Err(Error::Held { resource: resource.to_owned(), held_by });
+            ResourcePresence::Absent => return Ok(()),
+            ResourcePresence::Foreign { why } => {
+                return Err(ResourceError::Foreign { resource: resource.to_owned(), why });
             }
-            Presence::Ours { .. } => {}
+            ResourcePresence::Ours { held_by } if !pauses.pause() => {
+                removed.map_err(failed_step(|| format!("delete {resource}")))?;
+                return Err(ResourceError::Held { resource: resource.to_owned(), held_by });
+            }
+            ResourcePresence::Ours { .. } => {}
         }
     }
 }
 
 /// Lists the links of the own namespace with their aliases.
-pub(crate) fn all(socket: &Socket) -> io::Result<Vec<(String, Option<String>)>> {
+pub(crate) fn list_links(socket: &NetlinkSocket) -> io::Result<Vec<(String, Option<String>)>> {
     let header = link_header(0, false);
-    let answers = socket.ask(&Message { kind: GET_LINK, flags: DUMP, header, attributes: Vec::new() })?;
+    let answers =
+        socket.ask(&NetlinkMessage { kind: GET_LINK, flags: DUMP, header, attributes: Vec::new() })?;
     let link =
         |answer: &Vec<u8>| Some((text_of(answer, LINK_HEADER, NAME)?, text_of(answer, LINK_HEADER, ALIAS)));
     Ok(answers.iter().filter_map(link).collect())
 }
 
 /// Tells whether an alias is there that is not this one.
-pub(crate) fn foreign(link: &Link, alias: &str) -> Option<String> {
+pub(crate) fn foreign_alias(link: &Link, alias: &str) -> Option<String> {
     match &link.alias {
         Some(found) if found == alias => None,
         Some(found) => Some(format!("its alias is `{found}`")),

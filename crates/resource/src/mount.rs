@@ -7,17 +7,17 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use penfold_cgroup::mountinfo::Mount as Found;
+use penfold_cgroup::mountinfo::MountEntry as Found;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::deadline::Pauses;
-use crate::error::{Error, failed};
-use crate::inside::{own, path_of};
-use crate::owner::Owner;
-use crate::presence::Presence;
+use crate::error::{ResourceError, failed_step};
+use crate::inside::{own_namespace, path_of};
+use crate::owner::ResourceOwner;
+use crate::presence::ResourcePresence;
 use crate::{copies, holders, mount_table};
 
 /// A mount.
@@ -82,7 +82,7 @@ pub struct Origin {
 impl Origin {
     /// Finds the origin of a path, which need not exist.
     pub(crate) fn of(path: &Path) -> io::Result<Option<Origin>> {
-        let table = mount_table::read()?;
+        let table = mount_table::read_mount_table()?;
         // Of two mounts on one point, the later covers the earlier.
         let within = table.iter().filter(|mount| path.starts_with(&mount.mount_point));
         let mount = within.max_by_key(|mount| mount.mount_point.components().count());
@@ -103,8 +103,12 @@ impl Origin {
 
 impl Mount {
     /// Plans a mount in the mount namespace of this process.
-    pub(crate) fn plan(target: PathBuf, read_only: bool, file_system: FileSystem) -> Result<Mount, Error> {
-        let home = own("mnt").map_err(failed(|| "read the own mount namespace".to_owned()))?;
+    pub(crate) fn plan(
+        target: PathBuf,
+        read_only: bool,
+        file_system: FileSystem,
+    ) -> Result<Mount, ResourceError> {
+        let home = own_namespace("mnt").map_err(failed_step(|| "read the own mount namespace".to_owned()))?;
         Ok(Mount { target, read_only, home, file_system })
     }
 
@@ -120,19 +124,19 @@ impl Mount {
         format!("{} mount `{}`", self.kind(), self.target.display())
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let table = mount_table::read().map_err(failed(|| "read the mounts".to_owned()))?;
+    pub(crate) fn check(&self) -> Result<(), ResourceError> {
+        let table = mount_table::read_mount_table().map_err(failed_step(|| "read the mounts".to_owned()))?;
         if table.iter().any(|mount| mount.mount_point == self.target) {
-            return Err(Error::Taken { resource: format!("a mount on `{}`", self.target.display()) });
+            return Err(ResourceError::Taken { resource: format!("a mount on `{}`", self.target.display()) });
         }
         Ok(())
     }
 
-    pub(crate) fn create(&self, owner: &Owner) -> Result<(), Error> {
-        self.make(owner).map_err(failed(|| format!("make {}", self.describe())))
+    pub(crate) fn create(&self, owner: &ResourceOwner) -> Result<(), ResourceError> {
+        self.make(owner).map_err(failed_step(|| format!("make {}", self.describe())))
     }
 
-    fn make(&self, owner: &Owner) -> io::Result<()> {
+    fn make(&self, owner: &ResourceOwner) -> io::Result<()> {
         let target = open_without_links(&self.target)?;
         let point = path_of(target.as_fd());
         let source = owner.name();
@@ -144,7 +148,7 @@ impl Mount {
                 penfold_sys::crash_point!("mount-bound");
                 let finished = self.finish_bind();
                 if finished.is_err() {
-                    let _ = mount_table::unmount(&self.target, true);
+                    let _ = mount_table::unmount_point(&self.target, true);
                 }
                 return finished;
             }
@@ -172,17 +176,17 @@ impl Mount {
         Ok(())
     }
 
-    pub(crate) fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+    pub(crate) fn probe(&self, owner: &ResourceOwner) -> Result<ResourcePresence, ResourceError> {
         if self.is_elsewhere()? {
             return Err(self.elsewhere());
         }
         let table = self.table()?;
         Ok(match self.find(&table, owner) {
-            Some(id) => Presence::Ours { held_by: holders::of_mounts(&ids(&table, id)) },
+            Some(id) => ResourcePresence::Ours { held_by: holders::of_mounts(&ids(&table, id)) },
             None => match (self.stranger(&table), self.copies(owner)) {
-                (Some(why), _) => Presence::Foreign { why },
-                (None, held_by) if held_by.is_empty() => Presence::Absent,
-                (None, held_by) => Presence::Ours { held_by },
+                (Some(why), _) => ResourcePresence::Foreign { why },
+                (None, held_by) if held_by.is_empty() => ResourcePresence::Absent,
+                (None, held_by) => ResourcePresence::Ours { held_by },
             },
         })
     }
@@ -191,7 +195,7 @@ impl Mount {
     ///
     /// A mount that a process holds stays where it is. Detached, it would have no name by which a later look could tell
     /// whether it is gone.
-    pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+    pub(crate) fn release(&self, owner: &ResourceOwner, until: Instant) -> Result<(), ResourceError> {
         if self.is_elsewhere()? {
             return Err(self.elsewhere());
         }
@@ -207,58 +211,58 @@ impl Mount {
             }
             let held_by = holders::of_mounts(&ids(&table, id));
             if !held_by.is_empty() {
-                return Err(Error::Held { resource: self.describe(), held_by });
+                return Err(ResourceError::Held { resource: self.describe(), held_by });
             }
             detached = true;
-            unmount_all(&table, id, true).map_err(failed(|| format!("unmount {}", self.describe())))?;
+            unmount_all(&table, id, true).map_err(failed_step(|| format!("unmount {}", self.describe())))?;
         }
         let table = self.table()?;
         if let Some(why) = self.stranger(&table) {
-            return Err(Error::Foreign { resource: self.describe(), why });
+            return Err(ResourceError::Foreign { resource: self.describe(), why });
         }
         self.await_copies(owner, pauses)?;
-        if detached { Err(Error::Detached { resource: self.describe() }) } else { Ok(()) }
+        if detached { Err(ResourceError::Detached { resource: self.describe() }) } else { Ok(()) }
     }
 
     /// Another process may have copied its mount namespace, and with it the mount. A bind keeps no file system alive.
-    fn copies(&self, owner: &Owner) -> Vec<String> {
+    fn copies(&self, owner: &ResourceOwner) -> Vec<String> {
         match self.file_system {
             FileSystem::Bind { .. } => Vec::new(),
             _ => holders::of_copies(&owner.name(), &self.target),
         }
     }
 
-    fn await_copies(&self, owner: &Owner, mut pauses: Pauses) -> Result<(), Error> {
+    fn await_copies(&self, owner: &ResourceOwner, mut pauses: Pauses) -> Result<(), ResourceError> {
         loop {
             let mut held_by = self.copies(owner);
             if !held_by.is_empty() {
                 let ours = |mount: &Found| mount.mount_point == self.target && self.is(mount, owner);
                 // Without the privilege for it, they are named.
-                let _ = copies::unmount(&ours);
+                let _ = copies::unmount_copies(&ours);
                 held_by = self.copies(owner);
             }
             if held_by.is_empty() {
                 return Ok(());
             }
             if !pauses.pause() {
-                return Err(Error::Held { resource: self.describe(), held_by });
+                return Err(ResourceError::Held { resource: self.describe(), held_by });
             }
         }
     }
 
-    fn table(&self) -> Result<Vec<Found>, Error> {
-        mount_table::read().map_err(failed(|| format!("look for {}", self.describe())))
+    fn table(&self) -> Result<Vec<Found>, ResourceError> {
+        mount_table::read_mount_table().map_err(failed_step(|| format!("look for {}", self.describe())))
     }
 
     /// Finds our mount: the lowest on this mount point that is ours.
-    fn find(&self, table: &[Found], owner: &Owner) -> Option<u32> {
+    fn find(&self, table: &[Found], owner: &ResourceOwner) -> Option<u32> {
         table
             .iter()
             .find(|mount| mount.mount_point == self.target && self.is(mount, owner))
             .map(|mount| mount.id)
     }
 
-    fn is(&self, mount: &Found, owner: &Owner) -> bool {
+    fn is(&self, mount: &Found, owner: &ResourceOwner) -> bool {
         match &self.file_system {
             FileSystem::Bind { source, origin } => {
                 let origin = origin.clone().or_else(|| Origin::of(source).ok().flatten());
@@ -274,19 +278,19 @@ impl Mount {
     }
 
     /// Tells whether the mount may be in another mount namespace that a process is in.
-    fn is_elsewhere(&self) -> Result<bool, Error> {
+    fn is_elsewhere(&self) -> Result<bool, ResourceError> {
         let look = || format!("look for {}", self.describe());
-        if own("mnt").map_err(failed(look))? == self.home {
+        if own_namespace("mnt").map_err(failed_step(look))? == self.home {
             return Ok(false);
         }
-        let mut processes = std::fs::read_dir("/proc").map_err(failed(look))?.flatten();
+        let mut processes = std::fs::read_dir("/proc").map_err(failed_step(look))?.flatten();
         Ok(processes.any(|process| {
             rustix::fs::stat(process.path().join("ns/mnt")).is_ok_and(|stat| stat.st_ino == self.home)
         }))
     }
 
-    fn elsewhere(&self) -> Error {
-        Error::Elsewhere { resource: self.describe(), namespace: "mount" }
+    fn elsewhere(&self) -> ResourceError {
+        ResourceError::Elsewhere { resource: self.describe(), namespace: "mount" }
     }
 }
 
@@ -298,7 +302,7 @@ fn ids(table: &[Found], id: u32) -> Vec<u32> {
 fn unmount_all(table: &[Found], id: u32, lazily: bool) -> Result<(), Errno> {
     for mount in mount_table::with_children(table, id) {
         match mount_table::id_of(&mount.mount_point) {
-            Ok(id) if id == mount.id => mount_table::unmount(&mount.mount_point, lazily)?,
+            Ok(id) if id == mount.id => mount_table::unmount_point(&mount.mount_point, lazily)?,
             Ok(_) => return Err(Errno::BUSY),
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),

@@ -26,14 +26,14 @@ const DONE: u16 = 3;
 
 /// A socket in one network namespace.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct NetlinkSocket {
     fd: OwnedFd,
     sequence: Cell<u32>,
 }
 
 /// A request.
 #[derive(Debug, Clone)]
-pub(crate) struct Message {
+pub(crate) struct NetlinkMessage {
     /// The type, such as `RTM_NEWLINK`.
     pub(crate) kind: u16,
     /// Flags beside those of every request.
@@ -46,24 +46,24 @@ pub(crate) struct Message {
 /// The part of an answer after the header of netlink.
 pub(crate) type NetlinkAnswer = Vec<u8>;
 
-impl Socket {
+impl NetlinkSocket {
     /// Opens a socket in the network namespace of this thread.
-    pub(crate) fn open() -> io::Result<Socket> {
+    pub(crate) fn open() -> io::Result<NetlinkSocket> {
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Socket::from_fd(fd)
+        NetlinkSocket::from_fd(fd)
     }
 
     /// Opens a socket for netfilter in the network namespace of this thread.
-    pub(crate) fn open_netfilter() -> io::Result<Socket> {
+    pub(crate) fn open_netfilter() -> io::Result<NetlinkSocket> {
         let protocol = Some(rustix::net::netlink::NETFILTER);
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        Socket::from_fd(fd)
+        NetlinkSocket::from_fd(fd)
     }
 
     /// Takes a socket that another process has opened.
-    pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<Socket> {
+    pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<NetlinkSocket> {
         set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Socket { fd, sequence: Cell::new(0) })
+        Ok(NetlinkSocket { fd, sequence: Cell::new(0) })
     }
 
     /// Makes the socket receive the events of this group, from 1.
@@ -79,7 +79,7 @@ impl Socket {
     }
 
     /// Sends a request and returns the answers before its acknowledgement.
-    pub(crate) fn ask(&self, message: &Message) -> io::Result<Vec<NetlinkAnswer>> {
+    pub(crate) fn ask(&self, message: &NetlinkMessage) -> io::Result<Vec<NetlinkAnswer>> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
         rustix::net::send(&self.fd, &encode(message, sequence)?, SendFlags::empty())?;
@@ -109,13 +109,13 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-fn encode(message: &Message, sequence: u32) -> io::Result<Vec<u8>> {
+fn encode(message: &NetlinkMessage, sequence: u32) -> io::Result<Vec<u8>> {
     let attributes = encoded(&message.attributes);
     let length = HEADER + message.header.len() + attributes.len();
     let mut bytes = vec![0_u8; HEADER];
@@ -146,22 +146,22 @@ fn encoded(attributes: &[DefaultNla]) -> Vec<u8> {
 }
 
 /// Makes an attribute of bytes.
-pub(crate) fn bytes(kind: u16, value: &[u8]) -> DefaultNla {
+pub(crate) fn bytes_attribute(kind: u16, value: &[u8]) -> DefaultNla {
     DefaultNla::new(kind, value.to_vec())
 }
 
 /// Makes an attribute of a text, with the zero at its end.
-pub(crate) fn text(kind: u16, value: &str) -> DefaultNla {
+pub(crate) fn text_attribute(kind: u16, value: &str) -> DefaultNla {
     DefaultNla::new(kind, [value.as_bytes(), &[0]].concat())
 }
 
 /// Makes an attribute that contains a header, if any, and attributes.
-pub(crate) fn nested(kind: u16, header: &[u8], inner: &[DefaultNla]) -> DefaultNla {
+pub(crate) fn nested_attribute(kind: u16, header: &[u8], inner: &[DefaultNla]) -> DefaultNla {
     DefaultNla::new(kind, [header, &encoded(inner)].concat())
 }
 
 /// Finds an attribute after a header of this length.
-pub(crate) fn attribute(answer: &[u8], header: usize, kind: u16) -> Option<&[u8]> {
+pub(crate) fn find_attribute(answer: &[u8], header: usize, kind: u16) -> Option<&[u8]> {
     let attributes = answer.get(header..)?;
     NlasIterator::new(attributes).map_while(Result::ok).find(|found| found.kind() == kind).map(|found| {
         // The buffer borrows from the answer, the value from the buffer: cut the value out of the answer itself.
@@ -173,12 +173,12 @@ pub(crate) fn attribute(answer: &[u8], header: usize, kind: u16) -> Option<&[u8]
 
 /// Reads an attribute that is a text.
 pub(crate) fn text_of(answer: &[u8], header: usize, kind: u16) -> Option<String> {
-    let value = attribute(answer, header, kind)?;
+    let value = find_attribute(answer, header, kind)?;
     let value = value.strip_suffix(&[0]).unwrap_or(value);
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// Reads an attribute that is a number.
 pub(crate) fn number_of(answer: &[u8], header: usize, kind: u16) -> Option<i32> {
-    attribute(answer, header, kind)?.first_chunk().copied().map(i32::from_ne_bytes)
+    find_attribute(answer, header, kind)?.first_chunk().copied().map(i32::from_ne_bytes)
 }

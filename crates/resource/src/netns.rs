@@ -12,11 +12,11 @@ use rustix::mount::MountPropagationFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::deadline::Pauses;
-use crate::error::{Error, failed};
-use crate::inside::{Entry, enter, own, path_of, socket_in};
-use crate::netlink::Socket;
-use crate::owner::Owner;
-use crate::presence::Presence;
+use crate::error::{ResourceError, failed_step};
+use crate::inside::{NamespaceEntry, enter_namespace, own_namespace, path_of, socket_in};
+use crate::netlink::NetlinkSocket;
+use crate::owner::ResourceOwner;
+use crate::presence::ResourcePresence;
 use crate::{copies, holders, links, mount_table, nsid};
 
 /// The time that the kernel usually takes to destroy a namespace that nobody holds.
@@ -41,8 +41,9 @@ pub struct Netns {
 }
 
 impl Netns {
-    pub(crate) fn plan(owner: &Owner, enter: bool) -> Result<Netns, Error> {
-        let home = own("net").map_err(failed(|| "read the own network namespace".to_owned()))?;
+    pub(crate) fn plan(owner: &ResourceOwner, enter: bool) -> Result<Netns, ResourceError> {
+        let home =
+            own_namespace("net").map_err(failed_step(|| "read the own network namespace".to_owned()))?;
         Ok(Netns { name: owner.name(), nsid: owner.number("net"), home, enter })
     }
 
@@ -56,73 +57,77 @@ impl Netns {
     }
 
     /// Opens the namespace, which must exist.
-    pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
+    pub(crate) fn open(&self) -> Result<OwnedFd, ResourceError> {
         open(self.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(failed(|| format!("open {}", self.describe())))
+            .map_err(failed_step(|| format!("open {}", self.describe())))
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let looked = |error| failed(|| format!("look for {}", self.describe()))(error);
+    pub(crate) fn check(&self) -> Result<(), ResourceError> {
+        let looked = |error| failed_step(|| format!("look for {}", self.describe()))(error);
         if rustix::fs::lstat(self.path()).is_ok() {
-            return Err(Error::Taken { resource: self.describe() });
+            return Err(ResourceError::Taken { resource: self.describe() });
         }
-        let home = Socket::open().map_err(looked)?;
+        let home = NetlinkSocket::open().map_err(looked)?;
         if nsid::is_known(&home, self.nsid).map_err(looked)? {
-            return Err(Error::Taken { resource: format!("network namespace number {}", self.nsid) });
+            return Err(ResourceError::Taken { resource: format!("network namespace number {}", self.nsid) });
         }
         Ok(())
     }
 
-    pub(crate) fn create(&self, _owner: &Owner) -> Result<(), Error> {
+    pub(crate) fn create(&self, _owner: &ResourceOwner) -> Result<(), ResourceError> {
         let attempt = |step: &str| format!("{step} {}", self.describe());
-        prepare_names().map_err(failed(|| format!("share `{NAMES}`")))?;
-        let inside = enter(Entry::New, false).map_err(failed(|| attempt("make")))?;
-        links::set_up(&inside.netlink, 1).map_err(failed(|| attempt("set up the loopback of")))?;
+        prepare_names().map_err(failed_step(|| format!("share `{NAMES}`")))?;
+        let inside = enter_namespace(NamespaceEntry::New, false).map_err(failed_step(|| attempt("make")))?;
+        links::set_up(&inside.netlink, 1).map_err(failed_step(|| attempt("set up the loopback of")))?;
         penfold_sys::crash_point!("netns-made");
-        let home = Socket::open().map_err(failed(|| attempt("number")))?;
-        nsid::assign(&home, inside.namespace.as_fd(), self.nsid).map_err(failed(|| attempt("number")))?;
+        let home = NetlinkSocket::open().map_err(failed_step(|| attempt("number")))?;
+        nsid::assign_nsid(&home, inside.namespace.as_fd(), self.nsid)
+            .map_err(failed_step(|| attempt("number")))?;
         penfold_sys::crash_point!("netns-numbered");
-        name(&self.path(), inside.namespace.as_fd()).map_err(failed(|| attempt("name")))
+        name(&self.path(), inside.namespace.as_fd()).map_err(failed_step(|| attempt("name")))
     }
 
-    pub(crate) fn probe(&self, _owner: &Owner) -> Result<Presence, Error> {
+    pub(crate) fn probe(&self, _owner: &ResourceOwner) -> Result<ResourcePresence, ResourceError> {
         let home = self.home()?;
         if let Some(why) = self.foreign(home.as_ref())? {
-            return Ok(Presence::Foreign { why });
+            return Ok(ResourcePresence::Foreign { why });
         }
         let lives = match &home {
             Some(home) => self.is_known(home)?,
             None => false,
         };
         if !lives && rustix::fs::lstat(self.path()).is_err() {
-            return Ok(Presence::Absent);
+            return Ok(ResourcePresence::Absent);
         }
-        Ok(Presence::Ours { held_by: home.map(|home| holders_of(&home, self.nsid)).unwrap_or_default() })
+        Ok(ResourcePresence::Ours {
+            held_by: home.map(|home| holders_of(&home, self.nsid)).unwrap_or_default(),
+        })
     }
 
-    pub(crate) fn release(&self, _owner: &Owner, until: Instant) -> Result<(), Error> {
+    pub(crate) fn release(&self, _owner: &ResourceOwner, until: Instant) -> Result<(), ResourceError> {
         let home = self.home()?;
         if let Some(why) = self.foreign(home.as_ref())? {
-            return Err(Error::Foreign { resource: self.describe(), why });
+            return Err(ResourceError::Foreign { resource: self.describe(), why });
         }
         let Some(home) = home else { return self.release_without_home(until) };
-        unname(&self.path()).map_err(failed(|| format!("remove the name of {}", self.describe())))?;
+        remove_netns_name(&self.path())
+            .map_err(failed_step(|| format!("remove the name of {}", self.describe())))?;
         penfold_sys::crash_point!("netns-unnamed");
         if !ends_by(&home, self.nsid, until.min(Instant::now() + PROMPT), &self.describe())? {
             let path = self.path();
             // Without the privilege for it, the holders are named.
-            let _ = copies::unmount(&|mount| mount.fs_type == "nsfs" && mount.mount_point == path);
+            let _ = copies::unmount_copies(&|mount| mount.fs_type == "nsfs" && mount.mount_point == path);
         }
         await_end(&home, self.nsid, until, &self.describe())
     }
 
-    fn is_known(&self, home: &Socket) -> Result<bool, Error> {
-        nsid::is_known(home, self.nsid).map_err(failed(|| format!("look for {}", self.describe())))
+    fn is_known(&self, home: &NetlinkSocket) -> Result<bool, ResourceError> {
+        nsid::is_known(home, self.nsid).map_err(failed_step(|| format!("look for {}", self.describe())))
     }
 
     /// Opens a socket in the home namespace; `None` if no process is left in there.
-    fn home(&self) -> Result<Option<Socket>, Error> {
-        socket_in(self.home).map_err(failed(|| {
+    fn home(&self) -> Result<Option<NetlinkSocket>, ResourceError> {
+        socket_in(self.home).map_err(failed_step(|| {
             format!(
                 "enter the network namespace with the inode {} that {} was made in",
                 self.home,
@@ -132,12 +137,14 @@ impl Netns {
     }
 
     /// Returns the evidence that the name belongs to another namespace.
-    fn foreign(&self, home: Option<&Socket>) -> Result<Option<String>, Error> {
+    fn foreign(&self, home: Option<&NetlinkSocket>) -> Result<Option<String>, ResourceError> {
         let look = || format!("look at `{}`", self.path().display());
-        let Some(namespace) = named(&self.path()).map_err(failed(look))? else { return Ok(None) };
+        let Some(namespace) = open_named_netns(&self.path()).map_err(failed_step(look))? else {
+            return Ok(None);
+        };
         // Without its home, a namespace has only its name, which nobody else chooses.
         let Some(home) = home else { return Ok(None) };
-        let number = nsid::of(home, namespace.as_fd()).map_err(failed(look))?;
+        let number = nsid::read_nsid(home, namespace.as_fd()).map_err(failed_step(look))?;
         Ok(match number {
             Some(number) if number == self.nsid => None,
             Some(number) => Some(format!("its number is {number} instead of {}", self.nsid)),
@@ -146,12 +153,13 @@ impl Netns {
     }
 
     /// Nobody can ask for the number any more: compare the inodes of all that /proc shows.
-    fn release_without_home(&self, until: Instant) -> Result<(), Error> {
+    fn release_without_home(&self, until: Instant) -> Result<(), ResourceError> {
         let look = || format!("look at `{}`", self.path().display());
-        let namespace = named(&self.path()).map_err(failed(look))?;
+        let namespace = open_named_netns(&self.path()).map_err(failed_step(look))?;
         let inode = namespace.as_ref().and_then(|namespace| rustix::fs::fstat(namespace).ok());
         drop(namespace);
-        unname(&self.path()).map_err(failed(|| format!("remove the name of {}", self.describe())))?;
+        remove_netns_name(&self.path())
+            .map_err(failed_step(|| format!("remove the name of {}", self.describe())))?;
         let Some(inode) = inode.map(|stat| stat.st_ino) else { return Ok(()) };
         let mut pauses = Pauses::until(until);
         loop {
@@ -162,27 +170,33 @@ impl Netns {
                 return Ok(());
             }
             if !pauses.pause() {
-                return Err(Error::Held { resource: self.describe(), held_by });
+                return Err(ResourceError::Held { resource: self.describe(), held_by });
             }
         }
     }
 }
 
 /// Waits until the kernel has forgotten the number.
-pub(crate) fn await_end(home: &Socket, number: i32, until: Instant, resource: &str) -> Result<(), Error> {
+pub(crate) fn await_end(
+    home: &NetlinkSocket,
+    number: i32,
+    until: Instant,
+    resource: &str,
+) -> Result<(), ResourceError> {
     if ends_by(home, number, until, resource)? {
         return Ok(());
     }
-    Err(Error::Held { resource: resource.to_owned(), held_by: holders_of(home, number) })
+    Err(ResourceError::Held { resource: resource.to_owned(), held_by: holders_of(home, number) })
 }
 
 /// Tells whether the kernel forgets the number in time.
-fn ends_by(home: &Socket, number: i32, until: Instant, resource: &str) -> Result<bool, Error> {
+fn ends_by(home: &NetlinkSocket, number: i32, until: Instant, resource: &str) -> Result<bool, ResourceError> {
     let look = || format!("look for {resource}");
     // The socket is in the namespace of this process, which need not be the home; then only the pauses wake.
-    let events = Socket::open().and_then(|events| events.subscribe(nsid::EVENTS).map(|()| events)).ok();
+    let events =
+        NetlinkSocket::open().and_then(|events| events.subscribe(nsid::EVENTS).map(|()| events)).ok();
     let mut pauses = Pauses::until(until);
-    while nsid::is_known(home, number).map_err(failed(look))? {
+    while nsid::is_known(home, number).map_err(failed_step(look))? {
         let Some(time) = pauses.next() else { return Ok(false) };
         let watched = events.as_ref().map(|events| PollFd::new(events, PollFlags::IN));
         let _ = poll(&mut watched.into_iter().collect::<Vec<_>>(), Some(&time));
@@ -193,8 +207,10 @@ fn ends_by(home: &Socket, number: i32, until: Instant, resource: &str) -> Result
     Ok(true)
 }
 
-pub(crate) fn holders_of(home: &Socket, number: i32) -> Vec<String> {
-    holders::of_network(&mut |namespace| nsid::of(home, namespace.as_fd()).ok().flatten() == Some(number))
+pub(crate) fn holders_of(home: &NetlinkSocket, number: i32) -> Vec<String> {
+    holders::of_network(&mut |namespace| {
+        nsid::read_nsid(home, namespace.as_fd()).ok().flatten() == Some(number)
+    })
 }
 
 /// Makes `/run/netns` a shared mount, so that names made here are seen in other mount namespaces, as iproute2 does.
@@ -235,10 +251,10 @@ fn name(path: &Path, namespace: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Removes a name; an absent one is fine.
-pub(crate) fn unname(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_netns_name(path: &Path) -> io::Result<()> {
     // A descriptor opened by this path keeps the mount busy, but not attached.
-    while mount_table::read()?.iter().any(|mount| mount.mount_point == path) {
-        mount_table::unmount(path, true)?;
+    while mount_table::read_mount_table()?.iter().any(|mount| mount.mount_point == path) {
+        mount_table::unmount_point(path, true)?;
     }
     match rustix::fs::unlink(path) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -250,7 +266,7 @@ pub(crate) fn unname(path: &Path) -> io::Result<()> {
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
 /// Opens the namespace of a name; `None` if the name is absent or an empty file without a namespace.
-pub(crate) fn named(path: &Path) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn open_named_netns(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match open(path, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::error::{Error, failed};
-use crate::netlink::{DUMP, Message, NetlinkAnswer, Socket, text_of};
+use crate::error::{ResourceError, failed_step};
+use crate::netlink::{DUMP, NetlinkAnswer, NetlinkMessage, NetlinkSocket, text_of};
 
 /// Where the program is, whatever the `PATH`.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When `nft` is missing, fails, or hangs.
-pub(crate) fn exists(family: &str, name: &str) -> Result<bool, Error> {
+pub(crate) fn table_exists(family: &str, name: &str) -> Result<bool, ResourceError> {
     let line = format!("table {family} {name}");
     Ok(run(&["list", "tables"])?.lines().any(|found| found.trim() == line))
 }
@@ -41,8 +41,9 @@ pub fn nft_tables() -> Vec<String> {
     if !is_loaded && is_loadable() {
         return Vec::new();
     }
-    let message = Message { kind: GET_TABLE, flags: DUMP, header: vec![0; HEADER], attributes: Vec::new() };
-    let answers = Socket::open_netfilter().and_then(|socket| socket.ask(&message)).unwrap_or_default();
+    let message =
+        NetlinkMessage { kind: GET_TABLE, flags: DUMP, header: vec![0; HEADER], attributes: Vec::new() };
+    let answers = NetlinkSocket::open_netfilter().and_then(|socket| socket.ask(&message)).unwrap_or_default();
     let table = |answer: &NetlinkAnswer| {
         let family = match answer.first()? {
             1 => "inet",
@@ -66,21 +67,21 @@ fn is_loadable() -> bool {
 }
 
 /// Deletes the table.
-pub(crate) fn delete(family: &str, name: &str) -> Result<(), Error> {
+pub(crate) fn delete_table(family: &str, name: &str) -> Result<(), ResourceError> {
     run(&["delete", "table", family, name]).map(drop)
 }
 
-fn run(words: &[&str]) -> Result<String, Error> {
+fn run(words: &[&str]) -> Result<String, ResourceError> {
     let program = DIRECTORIES
         .iter()
         .map(|directory| Path::new(directory).join("nft"))
         .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
-        .ok_or(Error::NoProgram { program: "nft" })?;
+        .ok_or(ResourceError::NoProgram { program: "nft" })?;
     let command = format!("nft {}", words.join(" "));
     let attempt = || format!("run `{command}`");
-    let output = memory_file().map_err(failed(attempt))?;
+    let output = memory_file().map_err(failed_step(attempt))?;
     let copies =
-        output.try_clone().and_then(|one| Ok((one, output.try_clone()?))).map_err(failed(attempt))?;
+        output.try_clone().and_then(|one| Ok((one, output.try_clone()?))).map_err(failed_step(attempt))?;
     let mut child = Command::new(program)
         .args(words)
         .env_clear()
@@ -88,17 +89,17 @@ fn run(words: &[&str]) -> Result<String, Error> {
         .stdout(copies.0)
         .stderr(copies.1)
         .spawn()
-        .map_err(failed(attempt))?;
+        .map_err(failed_step(attempt))?;
     let in_time = has_ended_in_time(&child);
     if !in_time {
         let _ = child.kill();
     }
-    let status = child.wait().map_err(failed(attempt))?;
-    let message = read(output).map_err(failed(attempt))?;
+    let status = child.wait().map_err(failed_step(attempt))?;
+    let message = read(output).map_err(failed_step(attempt))?;
     match (status.success(), in_time) {
         (true, _) => Ok(message),
-        (false, true) => Err(Error::Program { command, message: message.trim().to_owned() }),
-        (false, false) => Err(Error::Program { command, message: "no answer in time".to_owned() }),
+        (false, true) => Err(ResourceError::Program { command, message: message.trim().to_owned() }),
+        (false, false) => Err(ResourceError::Program { command, message: "no answer in time".to_owned() }),
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::io::Errno;
 
-use crate::netlink::{Message, Socket, bytes, number_of};
+use crate::netlink::{NetlinkMessage, NetlinkSocket, bytes_attribute, number_of};
 
 const NEW: u16 = 88;
 const GET: u16 = 90;
@@ -21,24 +21,26 @@ pub(crate) const EVENTS: u32 = 28;
 ///
 /// # Errors
 /// `EEXIST` if the number is taken or the namespace has another number.
-pub(crate) fn assign(home: &Socket, namespace: BorrowedFd<'_>, number: i32) -> io::Result<()> {
-    let attributes =
-        vec![bytes(NSID, &number.to_ne_bytes()), bytes(FD, &namespace.as_raw_fd().to_ne_bytes())];
-    home.ask(&Message { kind: NEW, flags: 0, header: vec![0; 4], attributes }).map(drop)
+pub(crate) fn assign_nsid(home: &NetlinkSocket, namespace: BorrowedFd<'_>, number: i32) -> io::Result<()> {
+    let attributes = vec![
+        bytes_attribute(NSID, &number.to_ne_bytes()),
+        bytes_attribute(FD, &namespace.as_raw_fd().to_ne_bytes()),
+    ];
+    home.ask(&NetlinkMessage { kind: NEW, flags: 0, header: vec![0; 4], attributes }).map(drop)
 }
 
 /// Returns the number of a namespace in the namespace of the socket, if it has one.
-pub(crate) fn of(home: &Socket, namespace: BorrowedFd<'_>) -> io::Result<Option<i32>> {
-    let attributes = vec![bytes(FD, &namespace.as_raw_fd().to_ne_bytes())];
-    let answers = home.ask(&Message { kind: GET, flags: 0, header: vec![0; 4], attributes })?;
+pub(crate) fn read_nsid(home: &NetlinkSocket, namespace: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let attributes = vec![bytes_attribute(FD, &namespace.as_raw_fd().to_ne_bytes())];
+    let answers = home.ask(&NetlinkMessage { kind: GET, flags: 0, header: vec![0; 4], attributes })?;
     let number = answers.first().and_then(|answer| number_of(answer, 4, NSID));
     Ok(number.filter(|number| *number >= 0))
 }
 
 /// Tells whether a namespace with this number lives.
-pub(crate) fn is_known(home: &Socket, number: i32) -> io::Result<bool> {
-    let attributes = vec![bytes(NSID, &number.to_ne_bytes())];
-    match home.ask(&Message { kind: GET, flags: 0, header: vec![0; 4], attributes }) {
+pub(crate) fn is_known(home: &NetlinkSocket, number: i32) -> io::Result<bool> {
+    let attributes = vec![bytes_attribute(NSID, &number.to_ne_bytes())];
+    match home.ask(&NetlinkMessage { kind: GET, flags: 0, header: vec![0; 4], attributes }) {
         Ok(_) => Ok(true),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(false),
         Err(error) => Err(error),

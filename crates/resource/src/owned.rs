@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use penfold_teardown::Resource;
 
-use crate::{Owner, Planned};
+use crate::{PlannedResource, ResourceOwner};
 
 /// The time that the release of all resources of a sandbox may take, from the first release on.
 #[derive(Debug, Clone)]
-pub struct Deadline {
+pub struct ReleaseDeadline {
     patience: Duration,
     until: Rc<Cell<Option<Instant>>>,
 }
@@ -19,11 +19,11 @@ pub struct Deadline {
 /// What each resource gets after the deadline: enough for one that nobody holds.
 const AT_LEAST: Duration = Duration::from_millis(200);
 
-impl Deadline {
+impl ReleaseDeadline {
     /// Begins with the first release.
     #[must_use]
-    pub fn after(patience: Duration) -> Deadline {
-        Deadline { patience, until: Rc::default() }
+    pub fn after(patience: Duration) -> ReleaseDeadline {
+        ReleaseDeadline { patience, until: Rc::default() }
     }
 
     fn until(&self) -> Instant {
@@ -37,31 +37,31 @@ impl Deadline {
 
 /// A resource of a sandbox that may exist.
 #[derive(Debug)]
-pub struct Owned {
-    planned: Planned,
-    owner: Owner,
-    deadline: Deadline,
+pub struct OwnedResource {
+    planned: PlannedResource,
+    owner: ResourceOwner,
+    deadline: ReleaseDeadline,
     /// The directory, held open.
     held: Option<OwnedFd>,
 }
 
-impl Owned {
+impl OwnedResource {
     /// A resource that was made, or may have been. All resources of a sandbox share the deadline.
     #[must_use]
-    pub fn new(planned: Planned, owner: Owner, deadline: &Deadline) -> Owned {
-        Owned { planned, owner, deadline: deadline.clone(), held: None }
+    pub fn new(planned: PlannedResource, owner: ResourceOwner, deadline: &ReleaseDeadline) -> OwnedResource {
+        OwnedResource { planned, owner, deadline: deadline.clone(), held: None }
     }
 
     /// Holds a directory open, so that a command cannot save it from its removal by a rename. A directory in a mount that is
     /// released before it must not be held.
     pub fn hold(&mut self) {
-        if let Planned::Directory(directory) = &self.planned {
+        if let PlannedResource::Directory(directory) = &self.planned {
             self.held = directory.hold(&self.owner);
         }
     }
 }
 
-impl Resource for Owned {
+impl Resource for OwnedResource {
     fn describe(&self) -> String {
         self.planned.describe()
     }
@@ -73,7 +73,7 @@ impl Resource for Owned {
         }
         let until = self.deadline.until();
         match &self.planned {
-            Planned::Directory(directory) => {
+            PlannedResource::Directory(directory) => {
                 directory.release_held(self.held.as_ref().map(AsFd::as_fd), &self.owner, until)?;
             }
             planned => planned.release(&self.owner, until)?,
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn all_share_one_deadline_and_each_gets_a_little() {
-        let deadline = Deadline::after(Duration::from_secs(10));
+        let deadline = ReleaseDeadline::after(Duration::from_secs(10));
         let first = deadline.until();
         assert_eq!(deadline.clone().until(), first);
-        let over = Deadline::after(Duration::ZERO);
+        let over = ReleaseDeadline::after(Duration::ZERO);
         assert!(over.until() > Instant::now() && over.until() > Instant::now());
     }
 }

@@ -2,14 +2,14 @@
 
 /// The sandbox that owns resources; its traces are in names, attributes and comments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct ResourceOwner {
     /// The short id of the sandbox.
     pub id: String,
     /// The id of the boot in which the sandbox was made.
     pub boot: String,
 }
 
-impl Owner {
+impl ResourceOwner {
     /// Returns `penfold-<id>`, the name of the network namespace and the source of mounts.
     pub fn name(&self) -> String {
         format!("penfold-{}", self.id)
@@ -49,9 +49,9 @@ mod tests {
 
     #[test]
     fn a_number_depends_on_id_and_word_only() {
-        let owner = |id: &str| Owner { id: id.to_owned(), boot: "b".to_owned() };
+        let owner = |id: &str| ResourceOwner { id: id.to_owned(), boot: "b".to_owned() };
         let number = owner("3f9a1c2b7d04").number("net");
-        assert_eq!(number, Owner { boot: "c".to_owned(), ..owner("3f9a1c2b7d04") }.number("net"));
+        assert_eq!(number, ResourceOwner { boot: "c".to_owned(), ..owner("3f9a1c2b7d04") }.number("net"));
         assert!(number >= 0x4000_0000);
         assert_ne!(number, owner("3f9a1c2b7d05").number("net"));
         assert_ne!(number, owner("3f9a1c2b7d04").number("other"));
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_link_name_fits() {
-        let owner = Owner { id: "3f9a1c2b7d04".to_owned(), boot: String::new() };
+        let owner = ResourceOwner { id: "3f9a1c2b7d04".to_owned(), boot: String::new() };
         assert_eq!(owner.link_name().len(), 15);
     }
 }

@@ -7,19 +7,19 @@ use penfold_process::path_text::path_text;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
-use crate::error::Error;
+use crate::error::ResourceError;
 use crate::mount::Mount;
 use crate::netns::Netns;
-use crate::own::Own;
-use crate::owner::Owner;
-use crate::presence::Presence;
+use crate::own::OwnResource;
+use crate::owner::ResourceOwner;
+use crate::presence::ResourcePresence;
 use crate::tap::Tap;
 use crate::veth::Veth;
 
 /// A resource with its final names and paths. The record has it before it exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Planned {
+pub enum PlannedResource {
     /// A private directory.
     Directory(Directory),
     /// A network namespace.
@@ -31,24 +31,24 @@ pub enum Planned {
     /// A mount.
     Mount(Mount),
     /// Something that the command makes.
-    Own(Own),
+    Own(OwnResource),
 }
 
 /// Calls a method of the resource in any variant.
 macro_rules! each {
     ($planned:expr, $it:ident => $call:expr) => {
         match $planned {
-            Planned::Directory($it) => $call,
-            Planned::Netns($it) => $call,
-            Planned::Veth($it) => $call,
-            Planned::Tap($it) => $call,
-            Planned::Mount($it) => $call,
-            Planned::Own($it) => $call,
+            PlannedResource::Directory($it) => $call,
+            PlannedResource::Netns($it) => $call,
+            PlannedResource::Veth($it) => $call,
+            PlannedResource::Tap($it) => $call,
+            PlannedResource::Mount($it) => $call,
+            PlannedResource::Own($it) => $call,
         }
     };
 }
 
-impl Planned {
+impl PlannedResource {
     /// Names the resource in reports: ``network namespace `penfold-3f9a1c2b7d04` ``.
     pub fn describe(&self) -> String {
         each!(self, it => it.describe())
@@ -57,16 +57,16 @@ impl Planned {
     /// Checks before the start that name, path and address are free.
     ///
     /// # Errors
-    /// [`Error::Taken`], or when this cannot be determined. Nothing was made.
-    pub fn check(&self) -> Result<(), Error> {
+    /// [`ResourceError::Taken`], or when this cannot be determined. Nothing was made.
+    pub fn check(&self) -> Result<(), ResourceError> {
         each!(self, it => it.check())
     }
 
-    /// Makes the resource. Does nothing for [`Planned::Own`].
+    /// Makes the resource. Does nothing for [`PlannedResource::Own`].
     ///
     /// # Errors
     /// When a step fails; nothing of the resource is left then, unless its removal fails too.
-    pub fn create(&self, owner: &Owner) -> Result<(), Error> {
+    pub fn create(&self, owner: &ResourceOwner) -> Result<(), ResourceError> {
         each!(self, it => it.create(owner))
     }
 
@@ -74,7 +74,7 @@ impl Planned {
     ///
     /// # Errors
     /// When this cannot be determined: unknown is not absent.
-    pub fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+    pub fn probe(&self, owner: &ResourceOwner) -> Result<ResourcePresence, ResourceError> {
         each!(self, it => it.probe(owner))
     }
 
@@ -82,45 +82,46 @@ impl Planned {
     ///
     /// # Errors
     /// When the resource is not gone at the deadline, cannot be seen from here, or is not the sandbox's.
-    pub fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+    pub fn release(&self, owner: &ResourceOwner, until: Instant) -> Result<(), ResourceError> {
         each!(self, it => it.release(owner, until))
     }
 
     /// Tells whether a directory is in one of the mounts among these resources.
-    pub fn is_below_mount(&self, all: &[Planned]) -> bool {
-        let Planned::Directory(directory) = self else { return false };
+    pub fn is_below_mount(&self, all: &[PlannedResource]) -> bool {
+        let PlannedResource::Directory(directory) = self else { return false };
         all.iter()
-            .any(|other| matches!(other, Planned::Mount(mount) if directory.path.starts_with(&mount.target)))
+            .any(|other| matches!(other, PlannedResource::Mount(mount) if directory.path.starts_with(&mount.target)))
     }
 
     /// Returns what only one sandbox may have, each as `KIND=NAME`.
     pub fn claims(&self) -> Vec<String> {
         match self {
-            Planned::Own(Own::Mount(target)) | Planned::Mount(Mount { target, .. }) => {
+            PlannedResource::Own(OwnResource::Mount(target))
+            | PlannedResource::Mount(Mount { target, .. }) => {
                 vec![format!("mount={}", path_text(target))]
             }
-            Planned::Own(own) => vec![own.to_string()],
-            Planned::Veth(veth) => {
+            PlannedResource::Own(own) => vec![own.to_string()],
+            PlannedResource::Veth(veth) => {
                 veth.host_address.iter().map(|cidr| format!("address={}", cidr.address())).collect()
             }
-            Planned::Directory(_) | Planned::Netns(_) | Planned::Tap(_) => Vec::new(),
+            PlannedResource::Directory(_) | PlannedResource::Netns(_) | PlannedResource::Tap(_) => Vec::new(),
         }
     }
 
     /// Tells whether only the name shows that the resource is the sandbox's: it has no mark.
     pub fn is_known_by_name(&self) -> bool {
-        matches!(self, Planned::Own(_) | Planned::Mount(_))
+        matches!(self, PlannedResource::Own(_) | PlannedResource::Mount(_))
     }
 
     /// Tells whether the resource still exists after a boot.
     pub fn outlives_boot(&self) -> bool {
-        matches!(self, Planned::Directory(_) | Planned::Own(Own::Path(_)))
+        matches!(self, PlannedResource::Directory(_) | PlannedResource::Own(OwnResource::Path(_)))
     }
 
     /// Returns the file of the network namespace that the command enters.
     pub fn netns_path(&self) -> Option<PathBuf> {
         match self {
-            Planned::Netns(netns) if netns.enter => Some(netns.path()),
+            PlannedResource::Netns(netns) if netns.enter => Some(netns.path()),
             _ => None,
         }
     }

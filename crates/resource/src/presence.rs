@@ -2,7 +2,7 @@
 
 /// The result of a look at a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Presence {
+pub enum ResourcePresence {
     /// The resource does not exist.
     Absent,
     /// The resource, or a part of it, exists.

@@ -15,10 +15,10 @@ pub use network::{Network, TapRequest};
 pub use own::OwnRequest;
 
 pub use crate::cidr::Cidr;
-use crate::error::Error;
+use crate::error::ResourceError;
 pub use crate::mistake::Mistake;
-use crate::owner::Owner;
-use crate::planned::Planned;
+use crate::owner::ResourceOwner;
+use crate::planned::PlannedResource;
 
 /// The resources of one sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub struct Sockets {
 
 /// The directories in which penfold makes those whose path the user does not choose. Both are absolute.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PlanPlaces {
     /// For the changes of overlays.
     pub temporary: PathBuf,
     /// For directories of sockets; made if it is missing.
@@ -87,8 +87,12 @@ impl Request {
     /// Chooses final names and paths, in the order of creation. Nothing is made.
     ///
     /// # Errors
-    /// [`Error::Request`] for a mistake of the user.
-    pub fn plan(&self, owner: &Owner, place: &Place) -> Result<Vec<Planned>, Error> {
-        plan::plan(self, owner, place)
+    /// [`ResourceError::Request`] for a mistake of the user.
+    pub fn plan(
+        &self,
+        owner: &ResourceOwner,
+        place: &PlanPlaces,
+    ) -> Result<Vec<PlannedResource>, ResourceError> {
+        plan::plan_resources(self, owner, place)
     }
 }

@@ -8,13 +8,13 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, failed};
-use crate::inside::{Entry, enter, socket_in};
-use crate::links::{self, View};
-use crate::netlink::Socket;
+use crate::error::{ResourceError, failed_step};
+use crate::inside::{NamespaceEntry, enter_namespace, socket_in};
+use crate::links::{self, NamespaceView};
+use crate::netlink::NetlinkSocket;
 use crate::netns::Netns;
-use crate::owner::Owner;
-use crate::presence::Presence;
+use crate::owner::ResourceOwner;
+use crate::presence::ResourcePresence;
 
 /// A tap device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,29 +40,30 @@ impl Tap {
     }
 
     /// A device in the sandbox's own namespace needs no check: the namespace does not exist yet.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let looked = |error| failed(|| format!("look for {}", self.describe()))(error);
+    pub(crate) fn check(&self) -> Result<(), ResourceError> {
+        let looked = |error| failed_step(|| format!("look for {}", self.describe()))(error);
         if self.netns.is_some() {
             return Ok(());
         }
-        let socket = Socket::open().map_err(looked)?;
-        match (View { socket: &socket, nsid: None }).find(&self.name).map_err(looked)? {
-            Some(_) => Err(Error::Taken { resource: self.describe() }),
+        let socket = NetlinkSocket::open().map_err(looked)?;
+        match (NamespaceView { socket: &socket, nsid: None }).find(&self.name).map_err(looked)? {
+            Some(_) => Err(ResourceError::Taken { resource: self.describe() }),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn create(&self, owner: &Owner) -> Result<(), Error> {
+    pub(crate) fn create(&self, owner: &ResourceOwner) -> Result<(), ResourceError> {
         let namespace = self.netns.as_ref().map(Netns::open).transpose()?;
         let make = || {
             let (tun, socket) = match &namespace {
                 Some(namespace) => {
-                    let inside = enter(Entry::Existing(namespace.as_fd()), true)?;
+                    let inside = enter_namespace(NamespaceEntry::Existing(namespace.as_fd()), true)?;
                     (inside.tun.ok_or(rustix::io::Errno::BADMSG)?, inside.netlink)
                 }
-                None => {
-                    (open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?, Socket::open()?)
-                }
+                None => (
+                    open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?,
+                    NetlinkSocket::open()?,
+                ),
             };
             let name = CString::new(self.name.as_str())?;
             penfold_sys::device::tap_create(tun.as_fd(), &name)?;
@@ -80,36 +81,38 @@ impl Tap {
         if result.is_err() {
             let _ = self.remove(owner);
         }
-        result.map_err(failed(|| format!("make {}", self.describe())))
+        result.map_err(failed_step(|| format!("make {}", self.describe())))
     }
 
-    pub(crate) fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+    pub(crate) fn probe(&self, owner: &ResourceOwner) -> Result<ResourcePresence, ResourceError> {
         let look = || format!("look for {}", self.describe());
-        let Some(home) = socket_in(self.home).map_err(failed(look))? else { return Ok(Presence::Absent) };
-        Ok(match self.view(&home).find(&self.name).map_err(failed(look))? {
-            None => Presence::Absent,
-            Some(link) => match links::foreign(&link, &owner.alias()) {
-                Some(why) => Presence::Foreign { why },
-                None => Presence::Ours { held_by: Vec::new() },
+        let Some(home) = socket_in(self.home).map_err(failed_step(look))? else {
+            return Ok(ResourcePresence::Absent);
+        };
+        Ok(match self.view(&home).find(&self.name).map_err(failed_step(look))? {
+            None => ResourcePresence::Absent,
+            Some(link) => match links::foreign_alias(&link, &owner.alias()) {
+                Some(why) => ResourcePresence::Foreign { why },
+                None => ResourcePresence::Ours { held_by: Vec::new() },
             },
         })
     }
 
-    pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
-        links::release(&self.describe(), until, || self.remove(owner), || self.probe(owner))
+    pub(crate) fn release(&self, owner: &ResourceOwner, until: Instant) -> Result<(), ResourceError> {
+        links::remove_link(&self.describe(), until, || self.remove(owner), || self.probe(owner))
     }
 
     /// The kernel deletes a tap that a process has open, too.
-    fn remove(&self, owner: &Owner) -> io::Result<()> {
+    fn remove(&self, owner: &ResourceOwner) -> io::Result<()> {
         let Some(home) = socket_in(self.home)? else { return Ok(()) };
         let view = self.view(&home);
         match view.find(&self.name)? {
-            Some(link) if links::foreign(&link, &owner.alias()).is_none() => view.delete(link.index),
+            Some(link) if links::foreign_alias(&link, &owner.alias()).is_none() => view.delete(link.index),
             _ => Ok(()),
         }
     }
 
-    fn view<'a>(&self, home: &'a Socket) -> View<'a> {
-        View { socket: home, nsid: self.netns.as_ref().map(|netns| netns.nsid) }
+    fn view<'a>(&self, home: &'a NetlinkSocket) -> NamespaceView<'a> {
+        NamespaceView { socket: home, nsid: self.netns.as_ref().map(|netns| netns.nsid) }
     }
 }

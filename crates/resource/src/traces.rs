@@ -8,17 +8,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::directory::Directory;
-use crate::error::{Error, failed};
-use crate::inside::own;
+use crate::error::{ResourceError, failed_step};
+use crate::inside::own_namespace;
 use crate::links;
 use crate::mount::{FileSystem, Mount};
 use crate::mount_table;
-use crate::netlink::Socket;
+use crate::netlink::NetlinkSocket;
 use crate::netns::{NAMES, Netns};
-use crate::own::Own;
-use crate::owner::Owner;
-use crate::planned::Planned;
-use crate::presence::Presence;
+use crate::own::OwnResource;
+use crate::owner::ResourceOwner;
+use crate::planned::PlannedResource;
+use crate::presence::ResourcePresence;
 
 /// The length of a short id.
 const ID: usize = 12;
@@ -61,14 +61,14 @@ pub enum Trace {
 
 /// The traces that a look has found, and what could not be looked at.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundTraces {
     /// The traces with the short ids of their sandboxes, in the order in which they can be released.
     pub traces: Vec<(String, Trace)>,
     /// The lists and directories that could not be read as a whole, with the reason. What was read of them is in `traces`.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
-impl Found {
+impl FoundTraces {
     /// Adds the result of one look; gives nothing if it failed.
     fn read<T: Default>(&mut self, what: &str, looked: io::Result<T>) -> T {
         looked.unwrap_or_else(|error| {
@@ -82,22 +82,22 @@ impl Found {
 const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// Lists the traces of this host. Lists no directories: see [`in_directories`].
-pub fn find() -> Found {
-    let mut found = Found::default();
-    for mount in found.read(MOUNTS, mount_table::read()) {
+pub fn find_traces() -> FoundTraces {
+    let mut found = FoundTraces::default();
+    for mount in found.read(MOUNTS, mount_table::read_mount_table()) {
         if let Some(id) = id_after("penfold-", &mount.source.to_string_lossy()) {
             let is_overlay = mount.fs_type == "overlay";
             found.traces.push((id, Trace::Mount { path: mount.mount_point, is_overlay }));
         }
     }
-    let loops = found.read(loops::DEVICES, loops::find());
+    let loops = found.read(loops::DEVICES, loops::find_loops());
     found.traces.extend(loops);
     for name in found.read(NAMES, names(NAMES)) {
         if let Some(id) = id_after("penfold-", &name) {
             found.traces.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
         }
     }
-    let links = Socket::open().and_then(|socket| links::all(&socket));
+    let links = NetlinkSocket::open().and_then(|socket| links::list_links(&socket));
     for (name, alias) in found.read("the list of links", links) {
         let Some(id) = id_after("pf-", &name) else { continue };
         // A link without the mark may be half-made, or another's.
@@ -110,10 +110,10 @@ pub fn find() -> Found {
 
 /// Lists the directories of this user that are in these directories and carry a mark. Looks no deeper, and at no more than
 /// 100,000 entries of each. A missing directory has nothing in it.
-pub fn in_directories(places: &[PathBuf]) -> Found {
-    let mut found = Found::default();
+pub fn in_directories(places: &[PathBuf]) -> FoundTraces {
+    let mut found = FoundTraces::default();
     for place in places {
-        if let Err(error) = directories::find(place, &mut found.traces) {
+        if let Err(error) = directories::find_directories(place, &mut found.traces) {
             found.unread.push((place.clone(), error));
         }
     }
@@ -125,38 +125,39 @@ impl Trace {
     ///
     /// # Errors
     /// When this cannot be determined.
-    pub fn presence(&self, id: &str) -> Result<Presence, Error> {
+    pub fn presence(&self, id: &str) -> Result<ResourcePresence, ResourceError> {
         self.planned(id)?.probe(&self.owner(id))
     }
 
     /// Returns the owner, as far as the trace tells.
-    pub fn owner(&self, id: &str) -> Owner {
+    pub fn owner(&self, id: &str) -> ResourceOwner {
         let boot = match self {
             Trace::Directory { boot, .. } => boot.clone(),
             _ => String::new(),
         };
-        Owner { id: id.to_owned(), boot }
+        ResourceOwner { id: id.to_owned(), boot }
     }
 
     /// Returns the resource, for its release.
     ///
     /// # Errors
     /// When an own namespace cannot be read.
-    pub fn planned(&self, id: &str) -> Result<Planned, Error> {
+    pub fn planned(&self, id: &str) -> Result<PlannedResource, ResourceError> {
         Ok(match self {
-            Trace::Netns { .. } => Planned::Netns(Netns::plan(&self.owner(id), false)?),
-            Trace::Loop { file, .. } => Planned::Own(Own::Loop(file.clone())),
-            Trace::Directory { path, .. } => Planned::Directory(Directory::at(path.clone())),
-            Trace::Link { name } => Planned::Own(Own::Link(name.clone())),
+            Trace::Netns { .. } => PlannedResource::Netns(Netns::plan(&self.owner(id), false)?),
+            Trace::Loop { file, .. } => PlannedResource::Own(OwnResource::Loop(file.clone())),
+            Trace::Directory { path, .. } => PlannedResource::Directory(Directory::at(path.clone())),
+            Trace::Link { name } => PlannedResource::Own(OwnResource::Link(name.clone())),
             Trace::Mount { path, is_overlay } => {
-                let home = own("mnt").map_err(failed(|| "read the own mount namespace".to_owned()))?;
+                let home = own_namespace("mnt")
+                    .map_err(failed_step(|| "read the own mount namespace".to_owned()))?;
                 let none = PathBuf::new;
                 let file_system = if *is_overlay {
                     FileSystem::Overlay { lower: Vec::new(), upper: none(), work: none() }
                 } else {
                     FileSystem::Tmpfs { size: None }
                 };
-                Planned::Mount(Mount { target: path.clone(), read_only: false, home, file_system })
+                PlannedResource::Mount(Mount { target: path.clone(), read_only: false, home, file_system })
             }
         })
     }

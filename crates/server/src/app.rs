@@ -24,7 +24,7 @@ pub struct App {
     /// The end of the server, which streams wait for.
     pub drain: Drain,
     /// The reports of removed records.
-    pub(crate) deleted: Deleted,
+    pub deleted: Deleted,
     ready: AtomicBool,
 }
 

@@ -18,19 +18,20 @@ const PREFIX: &str = "/t/";
 /// Answered without a token: monitors need it, and it says nothing.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Decides whether a request is served, and removes the token from its headers. `by_path` is what [`take_from_path`] took.
+/// Decides whether a request is served, and removes the token from its headers. `by_path` is what
+/// [`take_from_path`] took; `takes_bearer` is that of the path's dialect.
 ///
 /// # Errors
 /// 401 without a valid token, 403 for a request from a web page.
-pub(crate) fn authorize(
+pub(crate) fn authorize_request(
     tokens: &Tokens,
     peer: Peer,
     by_path: Option<&str>,
     parts: &mut Parts,
+    takes_bearer: bool,
 ) -> Result<Caller, Refusal> {
     let by_header = parts.headers.remove(HEADER);
-    let by_bearer =
-        if is_native(parts.uri.path()) { parts.headers.remove(header::AUTHORIZATION) } else { None };
+    let by_bearer = if takes_bearer { parts.headers.remove(header::AUTHORIZATION) } else { None };
     let bearer = by_bearer.as_ref().and_then(|value| bearer(value.as_bytes()));
     let given = by_path.map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(bearer);
     let token = match given {
@@ -45,13 +46,6 @@ pub(crate) fn authorize(
         _ => {}
     }
     Ok(Caller { peer, token })
-}
-
-/// Whether a path belongs to the native API, where `Authorization` has the token.
-pub(crate) fn is_native(path: &str) -> bool {
-    ["/v1", "/metrics", "/docs", "/openapi.json"]
-        .iter()
-        .any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 fn unauthorized() -> Refusal {

@@ -18,21 +18,10 @@ pub struct Config {
     pub program: PathBuf,
     /// The environment of the server, of which sandboxes get a part.
     pub environment: Vec<(OsString, OsString)>,
-    /// The APIs that are served.
-    pub apis: Apis,
     /// The tokens of callers on TCP; without any, every caller on TCP is served.
     pub tokens: Tokens,
     /// What a caller can use at most.
     pub limits: Limits,
     /// The time that requests have to finish once the server is asked to end.
     pub drain: Duration,
-}
-
-/// The APIs that are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Apis {
-    /// The API below `/v1`.
-    pub native: bool,
-    /// The Cloudflare Sandbox API.
-    pub cloudflare: bool,
 }

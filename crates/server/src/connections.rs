@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
@@ -20,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::app::AppState;
 use crate::caller::Peer;
 use crate::descriptors;
-use crate::front;
+use crate::front::{self, Front};
 use crate::listen::{Listener, SocketFile};
 use crate::metrics::RefusedLabels;
 use crate::raw_heads::RawHeads;
@@ -35,15 +34,15 @@ const FULL: &[u8] =
 #[derive(Clone)]
 pub(crate) struct Connections {
     app: AppState,
-    router: Router,
+    front: Front,
     room: Arc<Semaphore>,
     limit: usize,
 }
 
 impl Connections {
-    pub(crate) fn new(app: &AppState, router: Router) -> Connections {
+    pub(crate) fn new(app: &AppState, front: Front) -> Connections {
         let limit = app.config.limits.connections.min(descriptors::most_connections());
-        Connections { app: app.clone(), router, room: Arc::new(Semaphore::new(limit)), limit }
+        Connections { app: app.clone(), front, room: Arc::new(Semaphore::new(limit)), limit }
     }
 
     /// Waits until no connection is left. There must be no accept loop any more.
@@ -107,7 +106,7 @@ impl Connections {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            tokio::spawn(serve(self.app.clone(), self.router.clone(), stream, peer, permit));
+            tokio::spawn(serve(self.app.clone(), self.front.clone(), stream, peer, permit));
         } else {
             self.count_refused("limit");
             tokio::spawn(async move { tokio::time::timeout(PAUSE, refuse(&mut stream)).await });
@@ -127,12 +126,12 @@ async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Resul
 
 /// Whether a connection is from this user or root.
 fn is_ours(stream: &impl AsFd) -> bool {
-    penfold_sys::peer::peer(stream.as_fd())
+    penfold_sys::peer::peer_credentials(stream.as_fd())
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
 /// Serves the requests of one connection.
-async fn serve<S>(app: AppState, router: Router, stream: S, peer: Peer, _room: OwnedSemaphorePermit)
+async fn serve<S>(app: AppState, front: Front, stream: S, peer: Peer, _room: OwnedSemaphorePermit)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -141,7 +140,7 @@ where
     let heads = RawHeads::default();
     let service = service_fn(|request: Request<Incoming>| {
         let two_lengths = heads.has_two_lengths(request.headers(), request.body().size_hint().lower());
-        let response = front::serve(app.clone(), router.clone(), peer, request, two_lengths);
+        let response = front::serve(front.clone(), peer, request, two_lengths);
         async { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()

@@ -12,11 +12,11 @@ const LARGEST: usize = 64 << 10;
 
 /// The last reports.
 #[derive(Debug, Default)]
-pub(crate) struct Deleted(Mutex<VecDeque<Report>>);
+pub struct Deleted(Mutex<VecDeque<Report>>);
 
 impl Deleted {
     /// Keeps a report, unless it is large.
-    pub(crate) fn keep(&self, report: &Report) {
+    pub fn keep(&self, report: &Report) {
         if serde_json::to_vec(report).is_ok_and(|text| text.len() <= LARGEST) {
             let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             reports.push_back(report.clone());
@@ -27,7 +27,7 @@ impl Deleted {
     }
 
     /// Returns the report of a sandbox, if it is kept.
-    pub(crate) fn report(&self, id: &str) -> Option<Report> {
+    pub fn report(&self, id: &str) -> Option<Report> {
         let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reports.iter().rev().find(|report| report.id == id).cloned()
     }

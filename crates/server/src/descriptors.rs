@@ -29,9 +29,12 @@ fn limit() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Replaces an error by the lack of descriptors, if there is none left: whatever the error says of a sandbox may be wrong, since it
-/// could not be looked at.
-pub(crate) fn judged(response: Response, native: bool) -> Response {
+/// Returns an answer, unless it is an error and there is no descriptor left: whatever the error says of a sandbox may be wrong,
+/// since it could not be looked at.
+///
+/// # Errors
+/// The refusal to answer with instead.
+pub(crate) fn or_no_descriptors(response: Response) -> Result<Response, Refusal> {
     const FACTS: [StatusCode; 5] = [
         StatusCode::FORBIDDEN,
         StatusCode::NOT_FOUND,
@@ -40,11 +43,11 @@ pub(crate) fn judged(response: Response, native: bool) -> Response {
         StatusCode::INTERNAL_SERVER_ERROR,
     ];
     if !FACTS.contains(&response.status()) || !is_exhausted() {
-        return response;
+        return Ok(response);
     }
     let sentence =
         "this server has no descriptors left to look at the sandbox; ask again when fewer streams are open";
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many", sentence).answer(native)
+    Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many", sentence))
 }
 
 fn is_exhausted() -> bool {

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use penfold_control::{
-    ForgetError, ResolveError, Resolver, SandboxRef, StartError, View, start_detached, view,
+    ForgetError, ResolveError, Resolver, SandboxRef, SandboxView, StartError, start_detached, view,
 };
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use crate::config::Config;
 use crate::descriptors;
 use crate::metrics::Metrics;
-use crate::sent_body::beside;
+use crate::sent_body::run_beside;
 
 pub use create::{NewSandbox, is_settable};
 
@@ -101,17 +101,17 @@ impl Engine {
     }
 
     /// A lock for those that look for a sandbox and create one if there is none.
-    pub(crate) fn creating(&self) -> &Mutex<()> {
+    pub fn creating(&self) -> &Mutex<()> {
         &self.creating
     }
 
     /// A lock for those that search the whole host.
-    pub(crate) fn checking(&self) -> &Mutex<()> {
+    pub fn checking(&self) -> &Mutex<()> {
         &self.checking
     }
 
     /// A place for one more stream or wait; `None` when there are as many as there can be.
-    pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
+    pub fn follower(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.followers).try_acquire_owned().ok()
     }
 
@@ -119,7 +119,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Busy`] when there are as many as there can be.
-    pub(crate) fn ender(&self) -> Result<OwnedSemaphorePermit, EngineError> {
+    pub fn ender(&self) -> Result<OwnedSemaphorePermit, EngineError> {
         Arc::clone(&self.enders).try_acquire_owned().map_err(|_| EngineError::Busy)
     }
 
@@ -128,7 +128,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Busy`] if no thread can be started, [`EngineError::Abandoned`] if the work panicked.
-    pub(crate) async fn wait<T: Send + 'static>(
+    pub async fn wait<T: Send + 'static>(
         &self,
         place: OwnedSemaphorePermit,
         work: impl FnOnce(&Path) -> T + Send + 'static,
@@ -138,7 +138,7 @@ impl Engine {
         }
         let root = self.state_root.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let begun = beside("wait", move || {
+        let begun = run_beside("wait", move || {
             let done = work(&root);
             drop(place);
             // The request may be gone.
@@ -194,7 +194,7 @@ impl Engine {
     ///
     /// # Errors
     /// When it cannot be executed.
-    pub(crate) async fn execute(&self, words: Vec<OsString>) -> Result<Output, EngineError> {
+    pub async fn execute(&self, words: Vec<OsString>) -> Result<Output, EngineError> {
         let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
         self.call(move |root| {
             let mut command = Command::new(&program);
@@ -209,7 +209,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the records cannot be read.
-    pub async fn list(&self, all: bool) -> Result<Vec<(SandboxRef, View)>, EngineError> {
+    pub async fn list(&self, all: bool) -> Result<Vec<(SandboxRef, SandboxView)>, EngineError> {
         self.call(move |root| view::select_sandboxes(&Resolver::new(root), all).map_err(EngineError::Look))
             .await?
     }
@@ -218,11 +218,11 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no such sandbox, or the word is ambiguous.
-    pub async fn find(&self, word: String) -> Result<(SandboxRef, Option<View>), EngineError> {
+    pub async fn find(&self, word: String) -> Result<(SandboxRef, Option<SandboxView>), EngineError> {
         self.call(move |root| {
             let resolver = Resolver::new(root);
             let known = resolver.resolve(&word)?;
-            let seen = view::view(&resolver, &known);
+            let seen = view::observe_sandbox(&resolver, &known);
             Ok((known, seen))
         })
         .await?
@@ -235,7 +235,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::Apis;
     use crate::limits::Limits;
     use crate::tokens::Tokens;
 
@@ -245,7 +244,6 @@ mod tests {
             temporary: "/nonexistent".into(),
             program: "/nonexistent".into(),
             environment: Vec::new(),
-            apis: Apis { native: true, cloudflare: false },
             tokens: Tokens::default(),
             limits: Limits::default(),
             drain: Duration::ZERO,

@@ -15,6 +15,7 @@ use crate::app::AppState;
 use crate::auth;
 use crate::caller::{Peer, RequestId};
 use crate::descriptors;
+use crate::dialect::{Dialect, Dialects};
 use crate::metrics::RequestLabels;
 use crate::refusal::Refusal;
 use crate::timed_body::TimedBody;
@@ -24,14 +25,30 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id that is taken from a caller.
 const LONGEST_ID: usize = 128;
 
+/// The routes of a server, with all that happens before and after each.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    app: AppState,
+    dialects: Dialects,
+    router: Router,
+}
+
+impl Front {
+    pub(crate) fn new(app: &AppState, dialects: Vec<Dialect>) -> Front {
+        let dialects = Dialects::new(dialects);
+        let router = dialects.router(app);
+        Front { app: AppState::clone(app), dialects, router }
+    }
+}
+
 /// Serves one request of this peer. `two_lengths`: it had a length and a transfer coding when it was sent.
 pub(crate) async fn serve(
-    app: AppState,
-    mut router: Router,
+    front: Front,
     peer: Peer,
     request: Request<Incoming>,
     two_lengths: bool,
 ) -> Response {
+    let Front { app, dialects, mut router } = front;
     let begun = Instant::now();
     let (mut parts, body) = request.into_parts();
     let id = request_id(&parts.headers);
@@ -39,10 +56,17 @@ pub(crate) async fn serve(
     let declared = body.size_hint().lower();
     let length = parts.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let token = auth::take_from_path(&mut parts.uri);
-    let admitted = one_length(two_lengths)
-        .and_then(|()| check(&parts, length, app.config.limits.head))
-        .and_then(|()| auth::authorize(&app.config.tokens, peer, token.as_deref(), &mut parts));
-    let native = auth::is_native(parts.uri.path());
+    let dialect = dialects.of(parts.uri.path());
+    let admitted =
+        one_length(two_lengths).and_then(|()| check(&parts, length, app.config.limits.head)).and_then(|()| {
+            auth::authorize_request(
+                &app.config.tokens,
+                peer,
+                token.as_deref(),
+                &mut parts,
+                dialect.takes_bearer,
+            )
+        });
     let method = parts.method.clone();
     let path = parts.uri.path().to_owned();
     let mut response = match admitted {
@@ -53,11 +77,13 @@ pub(crate) async fn serve(
             penfold_sys::crash_point!("serve-admitted");
             // A router is always ready, and cannot fail.
             match router.call(Request::from_parts(parts, body)).await {
-                Ok(response) => descriptors::judged(response, native),
+                Ok(response) => {
+                    descriptors::or_no_descriptors(response).unwrap_or_else(|refusal| dialect.refuse(refusal))
+                }
                 Err(never) => match never {},
             }
         }
-        Err(refusal) => refusal.answer(native),
+        Err(refusal) => dialect.refuse(refusal),
     };
     penfold_sys::crash_point!("serve-answering");
     // A body of unknown length is where servers disagree about its end: nothing may follow on the connection.
@@ -68,7 +94,7 @@ pub(crate) async fn serve(
         response.headers_mut().insert(&REQUEST_ID, id);
     }
     let (status, time) = (response.status(), begun.elapsed());
-    app.metrics.requests.get_or_create(&RequestLabels::new(native, &method, status)).inc();
+    app.metrics.requests.get_or_create(&RequestLabels::new(dialect.name, &method, status)).inc();
     app.metrics.request_seconds.observe(time.as_secs_f64());
     let ms = time.as_secs_f64() * 1000.0;
     tracing::info!(%method, path, status = status.as_u16(), ms, %peer, id, "request");

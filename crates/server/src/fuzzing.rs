@@ -8,10 +8,11 @@ use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::caller::Peer;
-use crate::config::{Apis, Config};
+use crate::config::Config;
 use crate::connections::Connections;
+use crate::dialect::Dialect;
+use crate::front::Front;
 use crate::limits::Limits;
-use crate::serve::router;
 use crate::tokens::Tokens;
 
 /// The token of callers on TCP.
@@ -26,24 +27,22 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// Makes a server with both APIs. A request by TCP needs [`TOKEN`].
+    /// Makes a server with these dialects. A request by TCP needs [`TOKEN`].
     ///
     /// # Panics
     /// When there is no descriptor for the runtime.
-    #[expect(clippy::new_without_default, reason = "this is not a value")]
-    pub fn new() -> Edge {
+    pub fn new(dialects: Vec<Dialect>) -> Edge {
         let config = Config {
             state_root: "/nonexistent".into(),
             temporary: "/nonexistent".into(),
             program: "/nonexistent".into(),
             environment: Vec::new(),
-            apis: Apis { native: true, cloudflare: true },
             tokens: Tokens::parse(TOKEN.as_bytes()).expect("it is a token"),
             limits: Limits::default(),
             drain: std::time::Duration::ZERO,
         };
         let app = App::new(config);
-        let connections = Connections::new(&app, router(&app));
+        let connections = Connections::new(&app, Front::new(&app, dialects));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         Edge { runtime: runtime.expect("a runtime can be made"), connections }
     }

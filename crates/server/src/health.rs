@@ -13,7 +13,7 @@ use crate::app::AppState;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The routes for monitors.
-pub(crate) fn router(app: AppState) -> Router {
+pub(crate) fn health_router(app: AppState) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -33,7 +33,7 @@ async fn ready(State(app): State<AppState>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(app): State<AppState>) -> impl IntoResponse {
-    let of_root = app.engine.call(counters::read).await;
+    let of_root = app.engine.call(counters::read_counters).await;
     let of_root = match of_root {
         Ok(Ok(counters)) => Some(counters),
         Ok(Err(error)) => {

@@ -2,8 +2,12 @@
 //!
 //! - [`Config`] — all that the server needs to know; the library reads no environment.
 //! - [`serve()`] — listens, answers, drains.
-//! - [`native`] — the API below `/v1`; [`cloudflare`] — the Cloudflare Sandbox API.
+//! - [`Dialect`] — an API that the server serves. The dialects are crates above this one: `penfold-api-native` and
+//!   `penfold-api-cloudflare`. This crate knows the list that it is given, and none by its name.
 //! - [`Engine`] — the calls into penfold, off the runtime.
+//! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
+//!   which each dialect maps to its wire.
+//! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
 //!
 //! Invariants:
 //! - The server owns nothing. It may be killed at any moment; sandboxes, sessions, logs and exit codes stay as they are.
@@ -16,32 +20,34 @@ mod address;
 mod app;
 mod auth;
 mod caller;
-pub mod cloudflare;
 mod config;
 mod connections;
 mod deleted;
 mod descriptors;
+mod dialect;
 mod drain;
 mod engine;
 mod error;
+pub mod execs;
+pub mod files;
 mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod health;
-mod json_body;
+pub mod ids;
 mod limits;
 mod listen;
 mod log_output;
-mod log_stream;
+pub mod log_stream;
 mod metrics;
-pub mod native;
 mod no_space;
 mod orphans;
 mod raw_heads;
+pub mod records;
 mod refusal;
-mod sent_body;
+pub mod sent_body;
 mod serve;
-mod sse;
+pub mod sessions;
 mod timed_body;
 mod timed_stream;
 mod tokens;
@@ -49,7 +55,9 @@ mod tokens;
 pub use address::{Address, InvalidAddress};
 pub use app::{App, AppState};
 pub use caller::{Caller, Peer, RequestId};
-pub use config::{Apis, Config};
+pub use config::Config;
+pub use deleted::Deleted;
+pub use dialect::Dialect;
 pub use drain::Drain;
 pub use engine::{Engine, EngineError, NewSandbox, is_settable};
 pub use error::ServeError;
@@ -57,5 +65,7 @@ pub use limits::Limits;
 pub use listen::{Access, Listener, SocketFile};
 pub use log_output::{LogFormat, log_to_standard_error};
 pub use metrics::{Metrics, RefusedLabels, RequestLabels};
+pub use no_space::is_no_space;
+pub use refusal::Refusal;
 pub use serve::{ServeEvent, serve};
 pub use tokens::{InvalidTokens, Tokens};

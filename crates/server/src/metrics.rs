@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use penfold_state::counters::{self, BOUNDS_US, Counters, Family as CounterFamily};
+use penfold_state::counters::{self, BOUNDS_US, CounterFamily, Counters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -26,8 +26,8 @@ pub struct RequestLabels {
 }
 
 impl RequestLabels {
-    /// The labels of an answered request.
-    pub fn new(native: bool, method: &Method, status: StatusCode) -> RequestLabels {
+    /// The labels of an answered request. `api` is the name of its dialect.
+    pub fn new(api: &'static str, method: &Method, status: StatusCode) -> RequestLabels {
         let method = match *method {
             Method::GET => "GET",
             Method::POST => "POST",
@@ -37,7 +37,7 @@ impl RequestLabels {
             Method::PATCH => "PATCH",
             _ => "other",
         };
-        RequestLabels { api: if native { "native" } else { "cloudflare" }, method, status: status.as_u16() }
+        RequestLabels { api, method, status: status.as_u16() }
     }
 }
 
@@ -126,7 +126,7 @@ impl Collector for OfRoot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for CounterFamily { name, help, samples } in self.0.families() {
             let is_histogram =
-                samples.iter().any(|sample| matches!(sample.value, counters::Value::Histogram { .. }));
+                samples.iter().any(|sample| matches!(sample.value, counters::CounterValue::Histogram { .. }));
             let kind = if is_histogram { MetricType::Histogram } else { MetricType::Counter };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for sample in &samples {
@@ -141,10 +141,10 @@ impl Collector for OfRoot {
     }
 }
 
-fn put(metric: &mut MetricEncoder<'_>, value: &counters::Value) -> fmt::Result {
+fn put(metric: &mut MetricEncoder<'_>, value: &counters::CounterValue) -> fmt::Result {
     match value {
-        counters::Value::Count(number) => metric.encode_counter::<NoLabelSet, _, u64>(number, None),
-        counters::Value::Histogram { sum_us, buckets } => {
+        counters::CounterValue::Count(number) => metric.encode_counter::<NoLabelSet, _, u64>(number, None),
+        counters::CounterValue::Histogram { sum_us, buckets } => {
             let bounds = BOUNDS_US.map(seconds).into_iter().chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = bounds.zip(buckets.iter().copied()).collect();
             let count = buckets.iter().map(|(_, number)| number).sum();

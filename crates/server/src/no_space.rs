@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 /// Tells whether a sentence ends with, or contains, the system's error for a full disk or an exceeded quota.
-pub(crate) fn is_no_space(sentence: &str) -> bool {
+pub fn is_no_space(sentence: &str) -> bool {
     let names = |errno: Errno| sentence.contains(&format!("(os error {})", errno.raw_os_error()));
     names(Errno::NOSPC) || names(Errno::DQUOT)
 }

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the thread cannot be started.
-pub(crate) fn watch(app: &AppState) -> io::Result<Arc<Notify>> {
+pub(crate) fn watch_orphans(app: &AppState) -> io::Result<Arc<Notify>> {
     let ready = Arc::new(Notify::new());
     let (app, told) = (Arc::clone(app), Arc::clone(&ready));
     let settings =
@@ -42,7 +42,7 @@ pub(crate) fn watch(app: &AppState) -> io::Result<Arc<Notify>> {
             WatchEvent::Unrecovered(id) => tracing::error!(id, "something of a lost sandbox may be left"),
         };
         loop {
-            match penfold_control::watch(&settings, never.as_fd(), &mut tell) {
+            match penfold_control::watch_sandboxes(&settings, never.as_fd(), &mut tell) {
                 Ok(()) => return,
                 Err(error) => {
                     let reason = penfold_state::error_chain(&error);

@@ -22,11 +22,11 @@ type Part = Result<Bytes, io::Error>;
 
 /// The writer's end of a body. The writer waits while the reader is slow.
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub struct Sink {
     parts: mpsc::Sender<Part>,
     buffer: Vec<u8>,
     /// Hangs up when the reader is gone, or a follower is woken.
-    pub(crate) wake: Option<UnixStream>,
+    pub wake: Option<UnixStream>,
 }
 
 impl Sink {
@@ -34,7 +34,7 @@ impl Sink {
     ///
     /// # Errors
     /// When the reader is gone.
-    pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn write(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.buffer.extend_from_slice(bytes.as_ref());
         if self.buffer.len() >= PART { self.flush() } else { Ok(()) }
     }
@@ -43,7 +43,7 @@ impl Sink {
     ///
     /// # Errors
     /// When the reader is gone.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return if self.is_closed() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) };
         }
@@ -54,7 +54,7 @@ impl Sink {
     }
 
     /// Tells whether the reader is gone.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.parts.is_closed()
     }
 }
@@ -71,7 +71,7 @@ impl io::Write for Sink {
 
 /// The reader's end of a body.
 #[derive(Debug)]
-pub(crate) struct SentBody {
+struct SentBody {
     parts: mpsc::Receiver<Part>,
     /// Wakes the writer when the reader goes away.
     wake: Option<UnixStream>,
@@ -93,6 +93,8 @@ impl HttpBody for SentBody {
 
 impl Drop for SentBody {
     fn drop(&mut self) {
+        // First: a writer that is woken looks whether its reader is gone, and waits on if not.
+        self.parts.close();
         if let Some(wake) = &self.wake {
             let _ = wake.shutdown(std::net::Shutdown::Both);
         }
@@ -104,16 +106,16 @@ impl Drop for SentBody {
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) fn body<T>(write: impl FnOnce(&mut Sink) -> io::Result<T> + Send + 'static) -> io::Result<Body> {
+pub fn written_body<T>(write: impl FnOnce(&mut Sink) -> io::Result<T> + Send + 'static) -> io::Result<Body> {
     start(None, None, write)
 }
 
-/// Like [`body`], for a writer that waits: `Sink::wake` hangs up when the reader goes away, or when the other end of the
+/// Like [`written_body`], for a writer that waits: `Sink::wake` hangs up when the reader goes away, or when the other end of the
 /// returned stream is shut down.
 ///
 /// # Errors
 /// When no thread can be started, or there is no descriptor.
-pub(crate) fn woken_body<T>(
+pub fn woken_body<T>(
     write: impl FnOnce(&mut Sink) -> io::Result<T> + Send + 'static,
 ) -> io::Result<(Body, UnixStream)> {
     let (body, handle, _) = followed_body(write)?;
@@ -124,7 +126,7 @@ pub(crate) fn woken_body<T>(
 ///
 /// # Errors
 /// When no thread can be started, or there is no descriptor.
-pub(crate) fn followed_body<T>(
+pub fn followed_body<T>(
     write: impl FnOnce(&mut Sink) -> io::Result<T> + Send + 'static,
 ) -> io::Result<(Body, UnixStream, watch::Receiver<()>)> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -139,7 +141,7 @@ fn start<T>(
     write: impl FnOnce(&mut Sink) -> io::Result<T> + Send + 'static,
 ) -> io::Result<Body> {
     let (sender, parts) = mpsc::channel(QUEUE);
-    beside("body", move || {
+    run_beside("body", move || {
         let mut sink = Sink { parts: sender, buffer: Vec::new(), wake: theirs };
         let mut broken = Broken(Some(sink.parts.clone()));
         let written = write(&mut sink)
@@ -169,6 +171,29 @@ impl Drop for Broken {
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) fn beside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub fn run_beside(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// spec: 15.4.1
+    #[test]
+    fn a_writer_that_its_reader_wakes_sees_that_the_reader_is_gone() {
+        for _ in 0..1000 {
+            let (sender, is_closed) = std::sync::mpsc::channel();
+            let (body, _handle) = woken_body(move |sink| {
+                let mut wake = sink.wake.take().unwrap();
+                assert_eq!(wake.read(&mut [0])?, 0);
+                sender.send(sink.is_closed()).map_err(io::Error::other)
+            })
+            .unwrap();
+            drop(body);
+            assert_eq!(is_closed.recv(), Ok(true));
+        }
+    }
 }

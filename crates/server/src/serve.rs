@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::{App, AppState};
 use crate::config::Config;
 use crate::connections::Connections;
+use crate::dialect::Dialect;
 use crate::error::ServeError;
+use crate::front::Front;
 use crate::listen::Listener;
-use crate::{cloudflare, health, native, orphans};
+use crate::orphans;
 
 /// The threads that answer requests; the work of a request is done beside them.
 const WORKERS: usize = 2;
@@ -31,13 +31,14 @@ pub enum ServeEvent {
     Ending,
 }
 
-/// Serves until SIGTERM or SIGINT, and then for at most [`Config::drain`] until every request is answered. A second signal
+/// Serves these dialects until SIGTERM or SIGINT, and then for at most [`Config::drain`] until every request is answered. A second signal
 /// ends the server at once. Sandboxes go on.
 ///
 /// # Errors
 /// When the runtime cannot be started.
 pub fn serve(
     config: Config,
+    dialects: Vec<Dialect>,
     listeners: Vec<Listener>,
     tell: &mut dyn FnMut(ServeEvent),
 ) -> Result<(), ServeError> {
@@ -48,37 +49,27 @@ pub fn serve(
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    let result = runtime.block_on(run(App::new(config), listeners, tell));
+    let result = runtime.block_on(run(App::new(config), dialects, listeners, tell));
     // A blocking call may wait for long; its work is not lost with this process.
     runtime.shutdown_background();
     result
 }
 
-pub(crate) fn router(app: &AppState) -> Router {
-    let mut router = health::router(app.clone());
-    if app.config.apis.native {
-        router = router.merge(native::router(app.clone()));
-    }
-    if app.config.apis.cloudflare {
-        router = router.merge(cloudflare::router(app.clone()));
-    }
-    router.layer(DefaultBodyLimit::max(app.config.limits.body))
-}
-
 async fn run(
     app: AppState,
+    dialects: Vec<Dialect>,
     listeners: Vec<Listener>,
     tell: &mut dyn FnMut(ServeEvent),
 ) -> Result<(), ServeError> {
     let mut end = EndSignals::install().map_err(ServeError::Runtime)?;
     tell(ServeEvent::Started);
-    let connections = Connections::new(&app, router(&app));
+    let connections = Connections::new(&app, Front::new(&app, dialects));
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
         tracing::info!(address = listener.address(), "listening");
         accepting.spawn(connections.clone().accept(listener));
     }
-    let ready = orphans::watch(&app).map_err(ServeError::Runtime)?;
+    let ready = orphans::watch_orphans(&app).map_err(ServeError::Runtime)?;
     tokio::select! {
         () = ready.notified() => {
             tell(ServeEvent::Ready);

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_state::Files;
-use penfold_state::log::{From, LogError, Reader};
+use penfold_state::log::{LogError, LogPosition, LogReader};
 use penfold_state::names::is_name;
-use penfold_state::wire::{self, Received};
+use penfold_state::wire::{self, ReceiveResult};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::dir::{self, COMMANDS, SESSIONS, open_dir};
-use crate::protocol::{CommandEnd, Request, Run, SessionAnswer, Snapshot};
+use crate::protocol::{CommandEnd, SessionAnswer, SessionRequest, ShellCommand, ShellSnapshot};
 
 /// The time that a request other than a wait may take. A host beside a storm of processes may not be scheduled for
 /// more than a second.
@@ -26,7 +26,7 @@ const LAST: Duration = Duration::from_millis(2);
 
 /// Why a client cannot talk to a session host.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum SessionClientError {
     /// The session does not exist, or its host is gone.
     #[error("session {session:?} has no host")]
     Missing {
@@ -68,7 +68,7 @@ pub enum ClientError {
 
 /// A connection to a session host.
 #[derive(Debug)]
-pub struct Client {
+pub struct SessionClient {
     session: String,
     dir: OwnedFd,
     path: PathBuf,
@@ -78,16 +78,20 @@ pub struct Client {
     watched: HashMap<u64, Option<CommandEnd>>,
 }
 
-impl Client {
+impl SessionClient {
     /// Connects to a session of a sandbox within `limit`; waits for a host that has not made its socket yet.
     ///
     /// # Errors
     /// When there is no host, or it does not answer.
-    pub fn connect(files: &Files, session: &str, limit: Duration) -> Result<Client, ClientError> {
-        Client::connect_in(files.dir(), files.path(), session, limit, || files.has_ended())
+    pub fn connect(
+        files: &Files,
+        session: &str,
+        limit: Duration,
+    ) -> Result<SessionClient, SessionClientError> {
+        SessionClient::connect_in(files.dir(), files.path(), session, limit, || files.has_ended())
     }
 
-    /// Like [`Client::connect`], in a directory that need not be a record. `has_ended` tells that no host will come.
+    /// Like [`SessionClient::connect`], in a directory that need not be a record. `has_ended` tells that no host will come.
     ///
     /// # Errors
     /// When there is no host, or it does not answer.
@@ -97,13 +101,13 @@ impl Client {
         session: &str,
         limit: Duration,
         has_ended: impl Fn() -> bool,
-    ) -> Result<Client, ClientError> {
+    ) -> Result<SessionClient, SessionClientError> {
         let until = Instant::now() + limit;
         let mut pause = FIRST;
         loop {
             match dial(record, session) {
                 Ok((dir, socket)) => {
-                    let mut client = Client {
+                    let mut client = SessionClient {
                         session: session.to_owned(),
                         dir,
                         path: path.join(SESSIONS).join(session),
@@ -116,24 +120,24 @@ impl Client {
                 }
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => {
                     if has_ended() || Instant::now() >= until {
-                        return Err(ClientError::Missing { session: session.to_owned() });
+                        return Err(SessionClientError::Missing { session: session.to_owned() });
                     }
                     pause = (pause * 2).min(LAST);
                     let _ = rustix::event::poll(&mut [], Timespec::try_from(pause).ok().as_ref());
                 }
                 Err(errno) => {
                     let session = session.to_owned();
-                    return Err(ClientError::Io { act: "connect to", session, source: errno.into() });
+                    return Err(SessionClientError::Io { act: "connect to", session, source: errno.into() });
                 }
             }
         }
     }
 
-    fn greet(&self, until: Instant) -> Result<i32, ClientError> {
+    fn greet(&self, until: Instant) -> Result<i32, SessionClientError> {
         match self.receive(until)? {
             Some(SessionAnswer::Hello { shell_pid, .. }) => Ok(shell_pid),
             Some(_) => Err(self.io("greet", io::ErrorKind::InvalidData.into())),
-            None => Err(ClientError::Silent { session: self.session.clone() }),
+            None => Err(SessionClientError::Silent { session: self.session.clone() }),
         }
     }
 
@@ -152,12 +156,12 @@ impl Client {
     ///
     /// # Errors
     /// When the command cannot be run, or too many wait.
-    pub fn run(&mut self, run: &Run) -> Result<u64, ClientError> {
+    pub fn run(&mut self, run: &ShellCommand) -> Result<u64, SessionClientError> {
         if let Some(flaw) = run.flaw() {
-            return Err(ClientError::Refused(flaw));
+            return Err(SessionClientError::Refused(flaw));
         }
         let spec = sealed(run).map_err(|source| self.io("describe a command to", source))?;
-        self.send(&Request::Run, &[spec.as_fd()])?;
+        self.send(&SessionRequest::Run, &[spec.as_fd()])?;
         loop {
             match self.answer()? {
                 SessionAnswer::Accepted { number } => {
@@ -172,11 +176,15 @@ impl Client {
     /// Waits for the end of a command, also of one that another client has given to the shell.
     ///
     /// # Errors
-    /// [`ClientError::TimedOut`] when the command has not ended by then; the command goes on. [`ClientError::Gone`] when
+    /// [`SessionClientError::TimedOut`] when the command has not ended by then; the command goes on. [`SessionClientError::Gone`] when
     /// the host is gone: then the command will have no end.
-    pub fn wait_end(&mut self, number: u64, deadline: Option<Instant>) -> Result<CommandEnd, ClientError> {
+    pub fn wait_end(
+        &mut self,
+        number: u64,
+        deadline: Option<Instant>,
+    ) -> Result<CommandEnd, SessionClientError> {
         if !self.watched.contains_key(&number) {
-            self.send(&Request::Watch { number }, &[])?;
+            self.send(&SessionRequest::Watch { number }, &[])?;
             self.watched.insert(number, None);
             // Messages about other commands may come first.
             loop {
@@ -189,7 +197,7 @@ impl Client {
                     }
                     SessionAnswer::Refused(reason) => {
                         self.watched.remove(&number);
-                        return Err(ClientError::Refused(reason));
+                        return Err(SessionClientError::Refused(reason));
                     }
                     other => {
                         let is_end = matches!(&other, SessionAnswer::Ended(end) if end.number == number);
@@ -210,7 +218,7 @@ impl Client {
             let far = Instant::now() + Duration::from_hours(1);
             match self.receive(deadline.unwrap_or(far)) {
                 Ok(Some(answer)) => self.note(answer),
-                Ok(None) if deadline.is_some() => return Err(ClientError::TimedOut { number }),
+                Ok(None) if deadline.is_some() => return Err(SessionClientError::TimedOut { number }),
                 Ok(None) => {}
                 // The end is on disk before it is sent.
                 Err(error) => return self.end(number).ok_or(error),
@@ -222,24 +230,24 @@ impl Client {
     ///
     /// # Errors
     /// When the command neither runs nor waits.
-    pub fn interrupt(&mut self, number: u64) -> Result<(), ClientError> {
-        self.request(&Request::Interrupt { number })
+    pub fn interrupt(&mut self, number: u64) -> Result<(), SessionClientError> {
+        self.request(&SessionRequest::Interrupt { number })
     }
 
     /// Removes the output and the end of a command that has ended.
     ///
     /// # Errors
     /// When the command has not ended.
-    pub fn forget(&mut self, number: u64) -> Result<(), ClientError> {
-        self.request(&Request::Forget { number })
+    pub fn forget(&mut self, number: u64) -> Result<(), SessionClientError> {
+        self.request(&SessionRequest::Forget { number })
     }
 
     /// Returns the state of the shell after the last command.
     ///
     /// # Errors
     /// When the host does not answer.
-    pub fn snapshot(&mut self) -> Result<Snapshot, ClientError> {
-        self.send(&Request::Snapshot, &[])?;
+    pub fn snapshot(&mut self) -> Result<ShellSnapshot, SessionClientError> {
+        self.send(&SessionRequest::Snapshot, &[])?;
         loop {
             match self.answer()? {
                 SessionAnswer::Snapshot(snapshot) => return Ok(snapshot),
@@ -249,7 +257,7 @@ impl Client {
     }
 
     /// Returns the path of a snapshot's state: a script that sets the exported variables, functions and aliases.
-    pub fn state_path(&self, snapshot: &Snapshot) -> PathBuf {
+    pub fn state_path(&self, snapshot: &ShellSnapshot) -> PathBuf {
         self.path.join(format!("state.{}", snapshot.number))
     }
 
@@ -271,13 +279,13 @@ impl Client {
     ///
     /// # Errors
     /// When there is no log, or it cannot be read.
-    pub fn log(&self, number: u64, from: From) -> Result<Reader, LogError> {
+    pub fn log(&self, number: u64, from: LogPosition) -> Result<LogReader, LogError> {
         let command = self.command_dir(number).map_err(|_| LogError::Missing)?;
-        Reader::open(command.as_fd(), from)
+        LogReader::open(command.as_fd(), from)
     }
 
     /// Sends a request whose answer is [`SessionAnswer::Done`].
-    fn request(&mut self, request: &Request) -> Result<(), ClientError> {
+    fn request(&mut self, request: &SessionRequest) -> Result<(), SessionClientError> {
         self.send(request, &[])?;
         loop {
             match self.answer()? {
@@ -287,9 +295,9 @@ impl Client {
         }
     }
 
-    fn unexpected(&mut self, answer: SessionAnswer) -> Result<(), ClientError> {
+    fn unexpected(&mut self, answer: SessionAnswer) -> Result<(), SessionClientError> {
         if let SessionAnswer::Refused(reason) = answer {
-            return Err(ClientError::Refused(reason));
+            return Err(SessionClientError::Refused(reason));
         }
         self.note(answer);
         Ok(())
@@ -302,7 +310,7 @@ impl Client {
         }
     }
 
-    fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+    fn send(&self, request: &SessionRequest, fds: &[BorrowedFd<'_>]) -> Result<(), SessionClientError> {
         let until = Instant::now() + ANSWER;
         loop {
             match wire::send_with(&self.socket, request, fds) {
@@ -311,26 +319,26 @@ impl Client {
                     self.poll(PollFlags::OUT, until);
                 }
                 Err(error) if error.raw_os_error().is_some_and(is_gone) => {
-                    return Err(ClientError::Gone { session: self.session.clone() });
+                    return Err(SessionClientError::Gone { session: self.session.clone() });
                 }
                 Err(source) => return Err(self.io("ask", source)),
             }
         }
     }
 
-    fn answer(&self) -> Result<SessionAnswer, ClientError> {
+    fn answer(&self) -> Result<SessionAnswer, SessionClientError> {
         let answer = self.receive(Instant::now() + ANSWER)?;
-        answer.ok_or_else(|| ClientError::Silent { session: self.session.clone() })
+        answer.ok_or_else(|| SessionClientError::Silent { session: self.session.clone() })
     }
 
     /// Waits for a message; `None` when none comes by then.
-    fn receive(&self, until: Instant) -> Result<Option<SessionAnswer>, ClientError> {
+    fn receive(&self, until: Instant) -> Result<Option<SessionAnswer>, SessionClientError> {
         loop {
-            match wire::receive(&self.socket).map_err(|source| self.io("hear", source))? {
-                Received::Message(answer) => return Ok(Some(answer)),
-                Received::End => return Err(ClientError::Gone { session: self.session.clone() }),
-                Received::Nothing if Instant::now() >= until => return Ok(None),
-                Received::Nothing => self.poll(PollFlags::IN, until),
+            match wire::receive_message(&self.socket).map_err(|source| self.io("hear", source))? {
+                ReceiveResult::Message(answer) => return Ok(Some(answer)),
+                ReceiveResult::End => return Err(SessionClientError::Gone { session: self.session.clone() }),
+                ReceiveResult::Nothing if Instant::now() >= until => return Ok(None),
+                ReceiveResult::Nothing => self.poll(PollFlags::IN, until),
             }
         }
     }
@@ -341,13 +349,13 @@ impl Client {
         let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, events)], timeout.as_ref());
     }
 
-    fn io(&self, act: &'static str, source: io::Error) -> ClientError {
-        ClientError::Io { act, session: self.session.clone(), source }
+    fn io(&self, act: &'static str, source: io::Error) -> SessionClientError {
+        SessionClientError::Io { act, session: self.session.clone(), source }
     }
 }
 
 /// Lets a caller wait for answers together with other descriptors.
-impl AsFd for Client {
+impl AsFd for SessionClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -364,8 +372,8 @@ fn dial(record: BorrowedFd<'_>, session: &str) -> Result<(OwnedFd, OwnedFd), Err
     }
     let sessions = open_dir(record, SESSIONS)?;
     let dir = open_dir(sessions.as_fd(), session)?;
-    let socket = dir::connect(dir.as_fd())?;
-    let peer = penfold_sys::peer::peer(socket.as_fd()).map_err(|_| Errno::PERM)?;
+    let socket = dir::connect_session(dir.as_fd())?;
+    let peer = penfold_sys::peer::peer_credentials(socket.as_fd()).map_err(|_| Errno::PERM)?;
     // The directory belongs to the user of the sandbox, if that is another one: only this user could have given it away.
     let owner = rustix::fs::fstat(&dir)?.st_uid;
     if peer.uid == rustix::process::geteuid() || peer.uid.is_root() || peer.uid.as_raw() == owner {
@@ -376,7 +384,7 @@ fn dial(record: BorrowedFd<'_>, session: &str) -> Result<(OwnedFd, OwnedFd), Err
 }
 
 /// Writes the description of a command into memory that nobody can change.
-fn sealed(run: &Run) -> io::Result<OwnedFd> {
+fn sealed(run: &ShellCommand) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = std::fs::File::from(rustix::fs::memfd_create(c"penfold-run", flags)?);
     file.write_all(&serde_json::to_vec(run)?)?;

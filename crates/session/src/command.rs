@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penfold_process::StartTime;
 use penfold_state::ExitStatus;
 use penfold_state::exit_codes::TIMED_OUT;
-use penfold_state::log::{DrainResult, Entry, From, PipeState, Reader, Stream, Writer};
+use penfold_state::log::{DrainResult, LogEntry, LogPosition, LogReader, LogWriter, PipeState, Stream};
 use penfold_state::time::now_ms;
 use rustix::process::Signal;
 
@@ -27,7 +27,7 @@ const LAST_CHECK: Duration = Duration::from_secs(2);
 
 /// A command that waits.
 #[derive(Debug)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedCommand {
     pub(crate) number: u64,
     /// Whether there are files `pre` and `post`.
     pub(crate) is_wrapped: bool,
@@ -38,11 +38,11 @@ pub(crate) struct Queued {
 
 /// A command that runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     pub(crate) number: u64,
     dir: OwnedFd,
-    pipes: [Pipe; 2],
-    log: Writer,
+    pipes: [CommandPipe; 2],
+    log: LogWriter,
     limit: u64,
     /// Whether the disk was full for a while.
     has_lost: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Running {
 }
 
 #[derive(Debug)]
-struct Pipe {
+struct CommandPipe {
     stream: Stream,
     name: String,
     fd: OwnedFd,
@@ -83,7 +83,7 @@ pub(crate) struct Fifos {
 
 impl Fifos {
     /// Opens the FIFO for a stream.
-    fn open(&mut self, dir: &SessionDir, stream: Stream) -> io::Result<Pipe> {
+    fn open(&mut self, dir: &SessionDir, stream: Stream) -> io::Result<CommandPipe> {
         let (index, kind) = if stream == Stream::Stdout { (0, "out") } else { (1, "err") };
         let spare = self.spare.get_mut(index).and_then(Option::take);
         let name = if let Some(name) = spare {
@@ -95,11 +95,11 @@ impl Fifos {
             name
         };
         let fd = open_fifo(dir.fd(), &name)?;
-        Ok(Pipe { stream, name, fd, bytes: 0, is_wide: false })
+        Ok(CommandPipe { stream, name, fd, bytes: 0, is_wide: false })
     }
 
     /// Keeps the FIFO for the next command, or leaves it to the background jobs that still write to it.
-    fn close(&mut self, dir: &SessionDir, pipe: Pipe, has_writer: bool, drains: &mut Drains) {
+    fn close(&mut self, dir: &SessionDir, pipe: CommandPipe, has_writer: bool, drains: &mut Drains) {
         if has_writer {
             dir.remove(&pipe.name);
             drains.add(pipe.fd);
@@ -109,21 +109,25 @@ impl Fifos {
     }
 }
 
-impl Running {
+impl RunningCommand {
     /// Makes the pipes and the log of a command.
-    pub(crate) fn open(session: &SessionDir, fifos: &mut Fifos, queued: &Queued) -> io::Result<Running> {
+    pub(crate) fn open(
+        session: &SessionDir,
+        fifos: &mut Fifos,
+        queued: &QueuedCommand,
+    ) -> io::Result<RunningCommand> {
         let dir = session.open_command(queued.number)?;
         let pipes = [fifos.open(session, Stream::Stdout)?, fifos.open(session, Stream::Stderr)?];
-        let log = Writer::create(dir.as_fd(), queued.output_limit).map_err(io::Error::other)?;
+        let log = LogWriter::create(dir.as_fd(), queued.output_limit).map_err(io::Error::other)?;
         let now = Instant::now();
-        Ok(Running {
+        Ok(RunningCommand {
             number: queued.number,
             dir,
             pipes,
             log,
             limit: queued.output_limit,
             has_lost: false,
-            since: members::now(),
+            since: members::start_time_now(),
             status: None,
             shell_code: None,
             has_settled: None,
@@ -148,7 +152,7 @@ impl Running {
         (&out.name, &err.name)
     }
 
-    /// Returns the pipes to poll; [`Running::drain`] takes the answers in the same order.
+    /// Returns the pipes to poll; [`RunningCommand::drain`] takes the answers in the same order.
     pub(crate) fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.pipes.iter().map(|pipe| pipe.fd.as_fd())
     }
@@ -213,8 +217,8 @@ impl Running {
     }
 }
 
-impl Pipe {
-    fn drain(&mut self, log: &mut Writer) -> PipeState {
+impl CommandPipe {
+    fn drain(&mut self, log: &mut LogWriter) -> PipeState {
         let Ok(DrainResult { bytes, state }) = log.drain(self.stream, self.fd.as_fd()) else {
             return PipeState::End;
         };
@@ -226,7 +230,7 @@ impl Pipe {
     }
 
     /// Moves what the pipe holds into the log, and no more from a writer that goes on. True if there is a writer.
-    fn empty(&mut self, log: &mut Writer) -> bool {
+    fn empty(&mut self, log: &mut LogWriter) -> bool {
         let size = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE);
         let most = self.bytes.saturating_add(u64::try_from(size).unwrap_or(u64::MAX));
         loop {
@@ -247,10 +251,10 @@ pub(crate) fn code_of(kind: EndKind) -> i32 {
 
 /// Returns the number of output bytes that a log keeps.
 fn kept(command: BorrowedFd<'_>) -> u64 {
-    let Ok(mut reader) = Reader::open(command, From::Start) else { return 0 };
+    let Ok(mut reader) = LogReader::open(command, LogPosition::Start) else { return 0 };
     let mut kept = 0;
     while let Ok(Some(entry)) = reader.next_entry() {
-        if let Entry::Data { bytes, .. } = entry {
+        if let LogEntry::Data { bytes, .. } = entry {
             kept += u64::try_from(bytes.len()).unwrap_or(0);
         }
     }

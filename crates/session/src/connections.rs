@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use penfold_state::wire::{self, Received};
+use penfold_state::wire::{self, ReceiveResult};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::protocol::{PROTOCOL, Request, SessionAnswer};
+use crate::protocol::{PROTOCOL, SessionAnswer, SessionRequest};
 
 /// The most clients; a client beyond it takes the place of the one that has been silent for longest.
 const MOST: usize = 256;
@@ -32,12 +32,14 @@ struct Connection {
     heard: Instant,
     /// The commands of which this client wants the end.
     watched: Vec<u64>,
+    /// The last command of which this client was sent the end, and may read the log.
+    ended: Option<u64>,
 }
 
 /// A message of a client.
-pub(crate) struct Message {
+pub(crate) struct ClientMessage {
     pub(crate) client: u64,
-    pub(crate) request: Request,
+    pub(crate) request: SessionRequest,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
@@ -59,7 +61,7 @@ impl Connections {
     }
 
     /// Receives at most one message from each client, and accepts new clients.
-    pub(crate) fn serve(&mut self, ready: &[bool], shell: i32) -> Vec<Message> {
+    pub(crate) fn serve(&mut self, ready: &[bool], shell: i32) -> Vec<ClientMessage> {
         let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
         let mut messages = Vec::new();
         for index in (0..self.clients.len()).rev().filter(|index| is_ready(1 + index)) {
@@ -72,17 +74,19 @@ impl Connections {
         messages
     }
 
-    fn hear(&mut self, index: usize, messages: &mut Vec<Message>) {
+    fn hear(&mut self, index: usize, messages: &mut Vec<ClientMessage>) {
         let Some(client) = self.clients.get_mut(index) else { return };
         client.heard = Instant::now();
         let id = client.id;
         match wire::receive_with(&client.socket) {
-            Ok((Received::Message(request), fds)) => messages.push(Message { client: id, request, fds }),
-            Ok((Received::Nothing, _)) => {
+            Ok((ReceiveResult::Message(request), fds)) => {
+                messages.push(ClientMessage { client: id, request, fds });
+            }
+            Ok((ReceiveResult::Nothing, _)) => {
                 let reason = format!("this session host (protocol {PROTOCOL}) does not know that request");
                 self.answer(id, &SessionAnswer::Refused(reason));
             }
-            Ok((Received::End, _)) | Err(_) => drop(self.clients.swap_remove(index)),
+            Ok((ReceiveResult::End, _)) | Err(_) => drop(self.clients.swap_remove(index)),
         }
     }
 
@@ -98,14 +102,15 @@ impl Connections {
                     return;
                 }
             };
-            let peer = penfold_sys::peer::peer(socket.as_fd());
+            let peer = penfold_sys::peer::peer_credentials(socket.as_fd());
             let is_ours = peer.is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
             if !is_ours || (self.clients.len() >= MOST && !self.evict()) {
                 continue;
             }
             let id = self.next;
             self.next += 1;
-            self.clients.push(Connection { id, socket, heard: Instant::now(), watched: Vec::new() });
+            let heard = Instant::now();
+            self.clients.push(Connection { id, socket, heard, watched: Vec::new(), ended: None });
             self.answer(id, &SessionAnswer::Hello { protocol: PROTOCOL, shell_pid });
         }
     }
@@ -120,7 +125,8 @@ impl Connections {
     /// Answers a client. A client whose socket is full is closed: it would wait for the answer for ever.
     pub(crate) fn answer(&mut self, id: u64, answer: &SessionAnswer) {
         let Some(index) = self.clients.iter().position(|client| client.id == id) else { return };
-        if self.clients.get(index).is_some_and(|client| wire::offer(&client.socket, answer).is_err()) {
+        if self.clients.get(index).is_some_and(|client| wire::offer_message(&client.socket, answer).is_err())
+        {
             self.clients.swap_remove(index);
         }
     }
@@ -137,8 +143,13 @@ impl Connections {
         })
     }
 
+    /// Tells whether a connected client was sent the end of this command last, and may still read its log.
+    pub(crate) fn may_read(&self, number: u64) -> bool {
+        self.clients.iter().any(|client| client.ended == Some(number))
+    }
+
     /// Sends an answer to all clients that watch a command; after the end they watch it no more.
-    pub(crate) fn tell_watchers(&mut self, number: u64, answer: &SessionAnswer) {
+    pub(crate) fn notify_watchers(&mut self, number: u64, answer: &SessionAnswer) {
         let is_end = matches!(answer, SessionAnswer::Ended(_));
         self.clients.retain_mut(|client| {
             if !client.watched.contains(&number) {
@@ -146,8 +157,9 @@ impl Connections {
             }
             if is_end {
                 client.watched.retain(|watched| *watched != number);
+                client.ended = Some(number);
             }
-            wire::offer(&client.socket, answer).is_ok()
+            wire::offer_message(&client.socket, answer).is_ok()
         });
     }
 }

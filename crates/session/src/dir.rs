@@ -68,10 +68,10 @@ impl SessionDir {
         let sessions = open_dir(record_fd.as_fd(), SESSIONS)?;
         make_dir(sessions.as_fd(), name)?;
         let fd = open_dir(sessions.as_fd(), name)?;
-        if connect(fd.as_fd()).is_ok() {
+        if connect_session(fd.as_fd()).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another host has this session"));
         }
-        clear::clear(fd.as_fd(), &[])?;
+        clear::clear_directory(fd.as_fd(), &[])?;
         let path = match identity {
             None => record.join(SESSIONS).join(name),
             Some(identity) => become_user(fd.as_fd(), identity)?,
@@ -110,7 +110,7 @@ impl SessionDir {
 
     /// Removes the directory of a command.
     pub(crate) fn remove_command(&self, number: u64) -> io::Result<()> {
-        clear::clear(self.open_command(number)?.as_fd(), &[])?;
+        clear::clear_directory(self.open_command(number)?.as_fd(), &[])?;
         Ok(rustix::fs::unlinkat(&self.commands, number.to_string(), AtFlags::REMOVEDIR)?)
     }
 
@@ -225,7 +225,7 @@ pub(crate) fn read_end(command: BorrowedFd<'_>) -> io::Result<CommandEnd> {
 }
 
 /// Connects to the socket of a session.
-pub(crate) fn connect(session: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn connect_session(session: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(session, SOCKET, flags, Mode::empty())?;
     let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()).as_str())?;

@@ -7,7 +7,7 @@ use penfold_process::{Pid, ProcFs, ProcessId, StartTime, Stat};
 use penfold_teardown::report::Survivor;
 use rustix::process::Signal;
 
-use crate::members::{Family, send};
+use crate::members::{CommandFamily, send_signal};
 use crate::protocol::EndKind;
 
 /// The time after which a shell without a member, that has not come back, is killed.
@@ -59,7 +59,13 @@ impl Interrupt {
     }
 
     /// Looks for members, and signals them.
-    pub(crate) fn look(&mut self, proc: &mut ProcFs, family: &Family, shell: Option<Pid>, since: StartTime) {
+    pub(crate) fn look(
+        &mut self,
+        proc: &mut ProcFs,
+        family: &CommandFamily,
+        shell: Option<Pid>,
+        since: StartTime,
+    ) {
         let (members, completeness) = family.members(proc, shell, since);
         let now = Instant::now();
         if now >= self.kill_at && !members.is_empty() {
@@ -67,8 +73,8 @@ impl Interrupt {
         } else {
             for member in &members {
                 if self.asked.insert(member.id()) {
-                    send(proc, member.id(), Signal::TERM);
-                    send(proc, member.id(), Signal::CONT);
+                    send_signal(proc, member.id(), Signal::TERM);
+                    send_signal(proc, member.id(), Signal::CONT);
                 }
             }
         }

@@ -4,8 +4,8 @@
 //! variables, functions and background jobs persist. Output, end and the shell's state are files of the session, below
 //! the record of the sandbox, so a client may come and go.
 //!
-//! - [`host`] — the program: one thread, poll(2), bounded.
-//! - [`Client`] — runs commands, waits for their ends, interrupts them, reads their output.
+//! - [`session_host`] — the program: one thread, poll(2), bounded.
+//! - [`SessionClient`] — runs commands, waits for their ends, interrupts them, reads their output.
 //! - [`protocol`] — the messages between the two.
 //!
 //! Non-goals: terminals, shells other than bash, containment. The sandbox's supervisor ends all that a session started.
@@ -23,12 +23,12 @@ mod dir;
 mod drains;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-pub mod host;
 mod interrupt;
 mod members;
 pub mod protocol;
 mod script;
+pub mod session_host;
 mod shell;
 
-pub use client::{Client, ClientError};
-pub use protocol::{CommandEnd, EndKind, Run, Snapshot};
+pub use client::{SessionClient, SessionClientError};
+pub use protocol::{CommandEnd, EndKind, ShellCommand, ShellSnapshot};

@@ -8,20 +8,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 use penfold_process::Process;
 
-/// The most looks in one round of [`Family::kill`]: against a tree that forks faster than it can be read.
+/// The most looks in one round of [`CommandFamily::kill`]: against a tree that forks faster than it can be read.
 const MOST_LOOKS: usize = 32;
 
 /// The facts that separate a command's processes from older background jobs of the same session.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct CommandFamily {
     own: Pid,
     /// The processes, besides the shell, that lived when the shell was last ready.
     elders: HashSet<ProcessId>,
 }
 
-impl Family {
-    pub(crate) fn new() -> Family {
-        Family { own: rustix::process::getpid(), elders: HashSet::new() }
+impl CommandFamily {
+    pub(crate) fn new() -> CommandFamily {
+        CommandFamily { own: rustix::process::getpid(), elders: HashSet::new() }
     }
 
     /// Notes the processes that live now: none of them belongs to a later command.
@@ -66,7 +66,7 @@ impl Family {
             let before = stopped.len();
             for member in members {
                 if stopped.insert(member.id()) {
-                    send(proc, member.id(), Signal::STOP);
+                    send_signal(proc, member.id(), Signal::STOP);
                 }
             }
             if stopped.len() == before {
@@ -74,20 +74,20 @@ impl Family {
             }
         }
         for id in stopped {
-            send(proc, id, Signal::KILL);
+            send_signal(proc, id, Signal::KILL);
         }
     }
 }
 
 /// Sends a signal to exactly this process, if it still exists.
-pub(crate) fn send(proc: &mut ProcFs, id: ProcessId, signal: Signal) {
+pub(crate) fn send_signal(proc: &mut ProcFs, id: ProcessId, signal: Signal) {
     if let Ok(Some(process)) = Process::open_exact(proc, id) {
         let _ = process.signal(signal);
     }
 }
 
 /// Returns the time now, in the unit of start times.
-pub(crate) fn now() -> StartTime {
+pub(crate) fn start_time_now() -> StartTime {
     let time = clock_gettime(ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -24,8 +24,8 @@ pub const LARGEST_RUN: u64 = 64 << 20;
 /// A request to a session host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
-    /// Run a command after those that wait. A sealed memory file with a [`Run`] as JSON comes with the request. The client
+pub enum SessionRequest {
+    /// Run a command after those that wait. A sealed memory file with a [`ShellCommand`] as JSON comes with the request. The client
     /// also receives the command's begin and end.
     Run,
     /// Send the end of this command, once it has ended.
@@ -49,7 +49,7 @@ pub enum Request {
 
 /// A command for the shell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct ShellCommand {
     /// The text, any number of lines.
     pub command: String,
     /// The directory for this command only.
@@ -93,7 +93,7 @@ pub enum SessionAnswer {
     /// The command has ended.
     Ended(Box<CommandEnd>),
     /// The state of the shell.
-    Snapshot(Snapshot),
+    Snapshot(ShellSnapshot),
     /// The request is done.
     Done,
     /// The request is refused; a sentence.
@@ -149,7 +149,7 @@ pub struct CommandEnd {
 
 /// The state of the shell after the last command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct ShellSnapshot {
     /// The number of the command after which the state was written, the `N` of the file `state.N`; 0 before the first.
     pub number: u64,
     /// The shell's directory.
@@ -163,10 +163,10 @@ pub fn is_variable(name: &str) -> bool {
     first && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
 }
 
-impl Run {
+impl ShellCommand {
     /// Makes a command that runs in the shell's directory without a time limit.
-    pub fn new(command: impl Into<String>) -> Run {
-        Run { command: command.into(), ..Run::default() }
+    pub fn new(command: impl Into<String>) -> ShellCommand {
+        ShellCommand { command: command.into(), ..ShellCommand::default() }
     }
 
     /// Returns why no shell can run this command, as a sentence; `None` if a shell can.

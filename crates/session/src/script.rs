@@ -30,14 +30,14 @@ pub(crate) const INTERRUPT: i32 = 64 - 3;
 
 /// The files of a session, as bash names them.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct SessionPaths {
     /// The session's directory, not yet quoted.
     session: Vec<u8>,
 }
 
 /// The parts of a command that its lines depend on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct CommandParts<'a> {
     pub(crate) number: u64,
     /// Whether there are files `pre` and `post`.
     pub(crate) is_wrapped: bool,
@@ -48,9 +48,9 @@ pub(crate) struct Line<'a> {
     pub(crate) err: &'a str,
 }
 
-impl Words {
-    pub(crate) fn new(session: &Path) -> Words {
-        Words { session: session.as_os_str().as_bytes().to_vec() }
+impl SessionPaths {
+    pub(crate) fn new(session: &Path) -> SessionPaths {
+        SessionPaths { session: session.as_os_str().as_bytes().to_vec() }
     }
 
     /// Quotes the path of a file of the session.
@@ -76,8 +76,8 @@ impl Words {
     }
 
     /// Returns the lines that run a command.
-    pub(crate) fn command(&self, line: Line) -> Vec<u8> {
-        let Line { number, is_wrapped, last, out, err } = line;
+    pub(crate) fn command(&self, line: CommandParts) -> Vec<u8> {
+        let CommandParts { number, is_wrapped, last, out, err } = line;
         let of = |name: &str| self.file(&format!("commands/{number}/{name}"));
         let mut text = Vec::new();
         if is_wrapped {
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_plain_command_is_four_lines() {
-        let words = Words::new(Path::new("/s"));
-        let line = Line { number: 7, is_wrapped: false, last: 0, out: "out.1", err: "err.2" };
+        let words = SessionPaths::new(Path::new("/s"));
+        let line = CommandParts { number: 7, is_wrapped: false, last: 0, out: "out.1", err: "err.2" };
         let text = String::from_utf8(words.command(line)).unwrap();
         assert_eq!(
             text,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use penfold_process::{Pid, ProcFs, Process, State, pid_from_raw};
+use penfold_process::{Pid, ProcFs, Process, SchedulerState, pid_from_raw};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -40,7 +40,7 @@ impl Shell {
         command.current_dir(directory.unwrap_or(Path::new(".")));
         signal::set_mask(mask)?;
         let child = command.spawn();
-        signal::block(&SignalSet::of([Signal::CHILD.as_raw()]))?;
+        signal::block_signals(&SignalSet::of([Signal::CHILD.as_raw()]))?;
         let child = child?;
         let pid = i32::try_from(child.id()).ok().and_then(pid_from_raw).ok_or(io::ErrorKind::NotFound)?;
         let process = Process::open(proc, pid)?;
@@ -64,7 +64,7 @@ impl Shell {
     /// Makes the shell leave the command that it runs, once the child in its foreground has ended.
     pub(crate) fn interrupt(&self) {
         let _ = self.process.signal(Signal::CONT);
-        if let Some(signal) = signal::signal(script::INTERRUPT) {
+        if let Some(signal) = signal::signal_of_number(script::INTERRUPT) {
             let _ = self.process.signal(signal);
         }
     }
@@ -81,8 +81,9 @@ impl Shell {
     /// Tells whether the shell waits for the next line: it sleeps, its standard input is the host's pipe, and that pipe is
     /// empty. While the shell runs a command, its standard input is another file.
     pub(crate) fn waits_for_lines(&self, proc: &mut ProcFs) -> bool {
-        let sleeps =
-            proc.stat(self.pid()).is_ok_and(|stat| stat.is_some_and(|stat| stat.state == State::Sleeping));
+        let sleeps = proc
+            .stat(self.pid())
+            .is_ok_and(|stat| stat.is_some_and(|stat| stat.state == SchedulerState::Sleeping));
         let input = std::fs::read_link(format!("/proc/{}/fd/0", self.pid()));
         let is_pipe =
             input.is_ok_and(|link| link.as_os_str() == OsStr::new(&format!("pipe:[{}]", self.inode)));

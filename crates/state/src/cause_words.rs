@@ -2,6 +2,12 @@
 
 use penfold_teardown::Cause;
 
+/// Returns the cause in one word, as JSON has it.
+pub fn cause_word(cause: Cause) -> String {
+    let word = serde_json::to_value(cause).ok();
+    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
+}
+
 /// Returns the reason of an end that nobody has requested, as the clause after "because"; `None` if the command ended by itself, or
 /// somebody has requested the end.
 pub fn cause_clause(cause: Cause) -> Option<&'static str> {
@@ -21,6 +27,12 @@ pub fn cause_clause(cause: Cause) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_has_the_word_of_json() {
+        assert_eq!(cause_word(Cause::StartFailed), "start-failed");
+        assert_eq!(cause_word(Cause::Exit), "exit");
+    }
 
     #[test]
     fn an_end_that_nobody_has_requested_has_a_reason() {

@@ -8,13 +8,13 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use penfold_resource::{Owned, Planned};
+use penfold_resource::{OwnedResource, PlannedResource};
 use penfold_teardown::Resource;
 
 use crate::error_chain::error_chain;
-use crate::fnv::fnv;
+use crate::fnv::fnv_hash;
 use crate::id::Id;
-use crate::names::{self, Name, NameError};
+use crate::names::{self, NameClaim, NameError};
 
 /// Why a thing cannot be claimed.
 #[derive(Debug, thiserror::Error)]
@@ -38,15 +38,15 @@ pub enum ClaimError {
 }
 
 fn name_of(thing: &str) -> String {
-    format!("claim-{:032x}", fnv(thing.as_bytes()))
+    format!("claim-{:032x}", fnv_hash(thing.as_bytes()))
 }
 
 /// Claims a thing, given as `KIND=NAME`, for a sandbox.
 ///
 /// # Errors
 /// When another living sandbox has claimed it, or the claim cannot be made.
-pub fn take(root: &Path, thing: String, id: &Id) -> Result<Name, ClaimError> {
-    names::take(root, &name_of(&thing), id).map_err(|error| match error {
+pub fn claim_resource(root: &Path, thing: String, id: &Id) -> Result<NameClaim, ClaimError> {
+    names::take_name(root, &name_of(&thing), id).map_err(|error| match error {
         NameError::Taken { holder, .. } => ClaimError::Taken { thing, holder },
         error => ClaimError::Failed { thing, reason: error_chain(&error) },
     })
@@ -54,30 +54,35 @@ pub fn take(root: &Path, thing: String, id: &Id) -> Result<Name, ClaimError> {
 
 /// A resource of a sandbox without a supervisor. What only its name shows to be the sandbox's is released under its claims: a
 /// sandbox that starts meanwhile makes it only afterwards, and what another sandbox has claimed by then is left alone.
-pub(crate) struct Orphan {
+pub(crate) struct OrphanResource {
     root: PathBuf,
     id: String,
-    planned: Planned,
-    owned: Owned,
+    planned: PlannedResource,
+    owned: OwnedResource,
 }
 
-impl Orphan {
+impl OrphanResource {
     /// The resource of the sandbox `id` of this state root.
-    pub(crate) fn new(root: &Path, id: &str, planned: Planned, owned: Owned) -> Orphan {
-        Orphan { root: root.to_owned(), id: id.to_owned(), planned, owned }
+    pub(crate) fn new(
+        root: &Path,
+        id: &str,
+        planned: PlannedResource,
+        owned: OwnedResource,
+    ) -> OrphanResource {
+        OrphanResource { root: root.to_owned(), id: id.to_owned(), planned, owned }
     }
 
     /// Takes the claims of the resource; `None` if another sandbox has one.
-    fn claim(&self) -> io::Result<Option<Vec<Name>>> {
+    fn claim(&self) -> io::Result<Option<Vec<NameClaim>>> {
         let mut claims = Vec::new();
         for thing in self.planned.claims() {
             let name = name_of(&thing);
-            match names::claim(&self.root, &name) {
+            match names::claim_name(&self.root, &name) {
                 Ok(claim) => claims.push(claim),
                 Err(NameError::Taken { holder, .. }) if holder == self.id => {}
                 Err(NameError::Taken { .. }) => return Ok(None),
                 // An end needs no space for the file of a claim: nobody has it, or nobody can have it now.
-                Err(_) => match names::holder(&self.root, &name)? {
+                Err(_) => match names::name_holder(&self.root, &name)? {
                     Some(holder) if holder != self.id => return Ok(None),
                     _ => {}
                 },
@@ -87,7 +92,7 @@ impl Orphan {
     }
 }
 
-impl Resource for Orphan {
+impl Resource for OrphanResource {
     fn describe(&self) -> String {
         self.owned.describe()
     }
@@ -108,10 +113,9 @@ impl Resource for Orphan {
 
 /// Tells whether a living sandbox other than this one has claimed the resource by now; where that cannot be told, the release
 /// says so. A resource with a mark cannot be taken for another's.
-pub(crate) fn is_anothers(root: &Path, planned: &Planned, id: &str) -> bool {
+pub(crate) fn is_anothers(root: &Path, planned: &PlannedResource, id: &str) -> bool {
     planned.is_known_by_name()
-        && planned
-            .claims()
-            .iter()
-            .any(|thing| matches!(names::holder(root, &name_of(thing)), Ok(Some(holder)) if holder != id))
+        && planned.claims().iter().any(
+            |thing| matches!(names::name_holder(root, &name_of(thing)), Ok(Some(holder)) if holder != id),
+        )
 }

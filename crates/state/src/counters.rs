@@ -17,25 +17,25 @@ use std::path::Path;
 
 use penfold_teardown::{Cause, Findings};
 
-pub use families::{BOUNDS_US, Family, LEAKS, Sample, Value};
-pub use store::{Counters, read};
+pub use families::{BOUNDS_US, CounterFamily, CounterSample, CounterValue, LEAKS};
+pub use store::{Counters, read_counters};
 
-use families::{bucket, ended_key, released};
+use families::{ended_key, resource_kind, time_bucket};
 
 /// How a sandbox was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum StartMode {
     /// By `run`, which waits for it.
     Foreground,
     /// By `run -d`, `adopt` or a server.
     Detached,
 }
 
-impl Mode {
+impl StartMode {
     fn word(self) -> &'static str {
         match self {
-            Mode::Foreground => "foreground",
-            Mode::Detached => "detached",
+            StartMode::Foreground => "foreground",
+            StartMode::Detached => "detached",
         }
     }
 }
@@ -46,18 +46,18 @@ pub struct Counts(BTreeMap<String, u64>);
 
 impl Counts {
     /// The end of a sandbox. `None` for a foreground sandbox whose end is not counted: nothing went wrong.
-    pub fn of_end(mode: Mode, cause: Cause, findings: &Findings) -> Option<Counts> {
+    pub fn of_end(mode: StartMode, cause: Cause, findings: &Findings) -> Option<Counts> {
         let failed = failed_releases(findings);
         let is_usual = findings.verified
             && findings.busy.is_none()
             && failed.is_empty()
             && !matches!(cause, Cause::Supervisor | Cause::Lost);
-        if mode == Mode::Foreground && is_usual {
+        if mode == StartMode::Foreground && is_usual {
             return None;
         }
         let mut counts = Counts::of_exec(findings).unwrap_or_default();
         counts.put(&ended_key(mode, cause, findings.verified), 1);
-        counts.put(&format!("seconds/{}", bucket(findings.took_us)), 1);
+        counts.put(&format!("seconds/{}", time_bucket(findings.took_us)), 1);
         counts.put("seconds/sum_us", findings.took_us);
         Some(counts)
     }
@@ -66,7 +66,7 @@ impl Counts {
     pub fn of_exec(findings: &Findings) -> Option<Counts> {
         let mut counts = Counts::default();
         for what in failed_releases(findings) {
-            counts.put(&format!("release-failed/{}", released(what)), 1);
+            counts.put(&format!("release-failed/{}", resource_kind(what)), 1);
         }
         if findings.busy.is_some() {
             counts.put("rmdir-busy", 1);
@@ -104,7 +104,7 @@ impl Counts {
     /// # Errors
     /// The numbers are lost: there is no state root, no room, or another process does not give up the lock.
     pub fn add_to(&self, root: &Path) -> io::Result<()> {
-        store::add(root, &self.0)
+        store::add_counters(root, &self.0)
     }
 
     fn put(&mut self, key: &str, number: u64) {
@@ -124,12 +124,12 @@ fn failed_releases(findings: &Findings) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use penfold_teardown::report::{RmdirBusy, Step};
+    use penfold_teardown::report::{RmdirBusy, TeardownStep};
 
     use super::*;
 
-    fn step(what: &str, error: Option<&str>) -> Step {
-        Step { what: what.to_owned(), at_us: 0, took_us: 0, error: error.map(str::to_owned) }
+    fn step(what: &str, error: Option<&str>) -> TeardownStep {
+        TeardownStep { what: what.to_owned(), at_us: 0, took_us: 0, error: error.map(str::to_owned) }
     }
 
     fn busy() -> RmdirBusy {
@@ -147,7 +147,7 @@ mod tests {
     /// spec: 10.5
     #[test]
     fn a_foreground_sandbox_counts_only_if_something_went_wrong() {
-        let end = |findings: &Findings, cause| keys(Counts::of_end(Mode::Foreground, cause, findings));
+        let end = |findings: &Findings, cause| keys(Counts::of_end(StartMode::Foreground, cause, findings));
         for cause in [Cause::Exit, Cause::Signal, Cause::Timeout, Cause::Stop, Cause::Owner] {
             assert_eq!(end(&clean(), cause), []);
         }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_detached_sandbox_counts_once_with_its_time() {
-        let ended = keys(Counts::of_end(Mode::Detached, Cause::Stop, &clean()));
+        let ended = keys(Counts::of_end(StartMode::Detached, Cause::Stop, &clean()));
         let expected = [("ended/detached/stop/verified", 1), ("seconds/1", 1), ("seconds/sum_us", 2_000)];
         assert_eq!(ended, expected.map(|(key, number)| (key.to_owned(), number)));
     }

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use penfold_teardown::report::{RmdirBusy, Step};
-use penfold_teardown::{Cause, Ended, Findings, Level};
+use penfold_teardown::report::{RmdirBusy, TeardownStep};
+use penfold_teardown::{Cause, EndedMember, Findings, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::event_log::EventLog;
@@ -30,11 +30,11 @@ use crate::json::SCHEMA;
 use crate::life::Life;
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
-use crate::state::{Exited, Status};
+use crate::state::{CommandExit, Status};
 
-pub use follow::Waited;
-pub use reader::{Entry, From, Reader};
-pub use store::append;
+pub use follow::EventWaitEnd;
+pub use reader::{EventEntry, EventPosition, EventReader};
+pub use store::append_events;
 pub(crate) use store::open_plain;
 
 /// An event of a sandbox.
@@ -46,7 +46,7 @@ pub struct Event {
     pub time_ns: u64,
     /// The sandbox.
     #[serde(flatten)]
-    pub about: About,
+    pub about: EventSubject,
     /// The kind of the event, with its details.
     #[serde(flatten)]
     pub what: EventKind,
@@ -54,7 +54,7 @@ pub struct Event {
 
 /// The sandbox that an event is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub struct EventSubject {
     /// The short id.
     pub id: String,
     /// The name, if the sandbox has one.
@@ -194,7 +194,7 @@ pub const KINDS: &[&str] = &[
 impl EventKind {
     /// Returns the event that a foreground sandbox left something, or could not be verified; `None` if there is nothing to say. `left`
     /// are the members that were left.
-    pub fn leak<'a>(findings: &Findings, left: impl Iterator<Item = &'a Ended>) -> Option<EventKind> {
+    pub fn leak<'a>(findings: &Findings, left: impl Iterator<Item = &'a EndedMember>) -> Option<EventKind> {
         let what = left_in_words(findings, left)?;
         let outcome = if findings.verified { "ended" } else { "not gone" }.to_owned();
         Some(EventKind::Leak { what, outcome, reason: None })
@@ -217,15 +217,15 @@ impl EventKind {
     }
 }
 
-impl std::convert::From<&Exited> for EventKind {
-    fn from(exited: &Exited) -> EventKind {
+impl std::convert::From<&CommandExit> for EventKind {
+    fn from(exited: &CommandExit) -> EventKind {
         EventKind::Exit { exit: exited.exit, cause: exited.cause, status: exited.status() }
     }
 }
 
-impl std::convert::From<&Step> for EventKind {
-    fn from(step: &Step) -> EventKind {
-        let Step { what, at_us, took_us, error } = step.clone();
+impl std::convert::From<&TeardownStep> for EventKind {
+    fn from(step: &TeardownStep) -> EventKind {
+        let TeardownStep { what, at_us, took_us, error } = step.clone();
         EventKind::TeardownStep { step: what, at_us, took_us, error }
     }
 }
@@ -239,12 +239,12 @@ impl std::convert::From<&RmdirBusy> for EventKind {
 }
 
 /// Says what was left: the survivors, or else the members; `None` if nothing was.
-fn left_in_words<'a>(findings: &Findings, left: impl Iterator<Item = &'a Ended>) -> Option<String> {
+fn left_in_words<'a>(findings: &Findings, left: impl Iterator<Item = &'a EndedMember>) -> Option<String> {
     /// The most that are named.
     const MOST: usize = 4;
     let mut words: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
     if findings.verified {
-        let member = |member: &Ended| {
+        let member = |member: &EndedMember| {
             let name = member.command.as_deref().unwrap_or(&member.name);
             format!("{name} (pid {})", member.pid).trim_start().to_owned()
         };
@@ -265,14 +265,14 @@ fn left_in_words<'a>(findings: &Findings, left: impl Iterator<Item = &'a Ended>)
 #[derive(Debug, Clone)]
 pub struct Journal {
     root: PathBuf,
-    about: About,
+    about: EventSubject,
     /// Where the events are written too.
     event_log: Option<EventLog>,
 }
 
 impl Journal {
     /// Makes a journal for a sandbox below `root`.
-    pub fn new(root: &Path, about: About) -> Journal {
+    pub fn new(root: &Path, about: EventSubject) -> Journal {
         // The process may change its working directory later.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Journal { root, about, event_log: None }
@@ -281,7 +281,7 @@ impl Journal {
     /// Makes a journal for the sandbox of a record.
     pub fn of(files: &Files, intent: &Intent) -> Journal {
         let root = files.path().ancestors().nth(2).unwrap_or(files.path());
-        let about = About {
+        let about = EventSubject {
             id: files.name().to_owned(),
             name: intent.name.clone(),
             labels: intent.labels.clone(),
@@ -303,9 +303,9 @@ impl Journal {
             .into_iter()
             .map(|what| Event { schema: SCHEMA, time_ns, about: self.about.clone(), what })
             .collect();
-        let _ = append(&self.root, &events);
+        let _ = append_events(&self.root, &events);
         if let Some(event_log) = &self.event_log {
-            let _ = logged::write(event_log, &events);
+            let _ = logged::write_events(event_log, &events);
         }
     }
 }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use self::fingerprints::Fingerprints;
 pub use self::record_holders::is_held_anywhere;
-use crate::survivors::{self, Alive};
+use crate::survivors::{self, LivingSurvivor};
 
 /// The most members that are named as evidence.
 const NAMED: usize = 3;
@@ -124,7 +124,7 @@ impl<T> Listing<T> {
 
 /// The sandbox for which evidence is searched.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct EvidenceSubject<'a> {
     /// The short id.
     pub id: &'a str,
     /// The leaf, if known.
@@ -146,7 +146,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// Looks for members of a sandbox and, if it has no record, for the socket of its supervisor.
-    pub fn of(host: &Fingerprints, subject: &Subject<'_>) -> Evidence {
+    pub fn of(host: &Fingerprints, subject: &EvidenceSubject<'_>) -> Evidence {
         let mut evidence = Evidence::of_members(host, subject);
         // With a record, the lock shows whether a supervisor lives. Any process can listen at the path of its socket.
         if !subject.has_record {
@@ -156,18 +156,18 @@ impl Evidence {
     }
 
     /// Looks at the leaf of a sandbox, at a leaf elsewhere, and at its marker if the leaves show nothing.
-    pub fn of_members(host: &Fingerprints, subject: &Subject<'_>) -> Evidence {
+    pub fn of_members(host: &Fingerprints, subject: &EvidenceSubject<'_>) -> Evidence {
         let mut evidence = Evidence::default();
         let leaves = host.leaves();
         evidence.unread.extend(leaves.unread().map(str::to_owned));
         let elsewhere =
             leaves.get(subject.id).map(PathBuf::as_path).filter(|&leaf| subject.leaf != Some(leaf));
         for leaf in subject.leaf.into_iter().chain(elsewhere) {
-            if let Some((true, pids)) = fingerprints::members(leaf) {
+            if let Some((true, pids)) = fingerprints::leaf_members(leaf) {
                 evidence.signs.push(format!(
                     "the cgroup `{}` is populated: {}",
                     leaf.display(),
-                    named(&pids)
+                    name_processes(&pids)
                 ));
                 evidence.pids.extend(pids);
             }
@@ -187,8 +187,8 @@ impl Evidence {
         let survivors = host.survivors();
         self.unread.extend(survivors.unread().map(str::to_owned));
         let survivors = survivors.get(id).map(Vec::as_slice).unwrap_or_default();
-        self.signs.extend(survivors::sentences(survivors));
-        self.pids.extend(survivors.iter().map(Alive::pid));
+        self.signs.extend(survivors::describe_survivors(survivors));
+        self.pids.extend(survivors.iter().map(LivingSurvivor::pid));
     }
 
     /// Looks for a supervisor that listens.
@@ -204,7 +204,7 @@ impl Evidence {
         self.unread.extend(marked.unread().map(str::to_owned));
         let pids = marked.get(id).map(|pids| host.still_marked(pids, id)).unwrap_or_default();
         if !pids.is_empty() {
-            self.signs.push(format!("its marker is in the environment of {}", named(&pids)));
+            self.signs.push(format!("its marker is in the environment of {}", name_processes(&pids)));
             self.pids.extend(pids);
         }
     }
@@ -240,7 +240,7 @@ pub fn is_leaf_empty(leaf: &Path) -> bool {
 }
 
 /// Names a few processes by pid and name.
-pub fn named(pids: &[Pid]) -> String {
+pub fn name_processes(pids: &[Pid]) -> String {
     let mut proc = ProcFs::open().ok();
     let mut words: Vec<String> = pids
         .iter()

@@ -18,12 +18,12 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::clear::{clear, entries};
+use crate::clear::{clear_directory, list_entries};
 use crate::files::Files;
 use crate::json::{self, REPORT, SCHEMA};
 use crate::outcome::{ExitStatus, Report};
 use crate::record::{StateError, open_or_make, open_private};
-use crate::state::Exited;
+use crate::state::CommandExit;
 use crate::time::now_ms;
 
 const EXECS: &str = "execs";
@@ -63,7 +63,7 @@ pub struct RecordedExec {
 
 /// `remaining.json`: the members of an exec that still exist although the patience is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remaining {
+pub struct RemainingMembers {
     /// The version of this format.
     pub schema: u32,
     /// The first survivors.
@@ -122,7 +122,7 @@ impl ExecFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let names = entries(execs.as_fd())?;
+        let names = list_entries(execs.as_fd())?;
         let number = |name: &std::ffi::CStr| {
             let text = name.to_str().ok()?;
             text.parse::<u32>().ok().filter(|number| number.to_string() == text && *number <= MAX_NUMBER)
@@ -162,7 +162,7 @@ impl ExecFiles {
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn exec(&self) -> io::Result<Option<RecordedExec>> {
-        json::read(self.dir(), EXEC)
+        json::read_json(self.dir(), EXEC)
     }
 
     /// Writes what the exec runs.
@@ -170,15 +170,15 @@ impl ExecFiles {
     /// # Errors
     /// The old content stays after an error.
     pub fn write_exec(&self, exec: &RecordedExec) -> io::Result<()> {
-        json::replace(self.dir(), EXEC, exec)
+        json::replace_json(self.dir(), EXEC, exec)
     }
 
     /// Reads the survivors; `None` when there are none.
     ///
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
-    pub fn remaining(&self) -> io::Result<Option<Remaining>> {
-        json::read(self.dir(), REMAINING)
+    pub fn remaining(&self) -> io::Result<Option<RemainingMembers>> {
+        json::read_json(self.dir(), REMAINING)
     }
 
     /// Writes the survivors.
@@ -187,7 +187,11 @@ impl ExecFiles {
     /// The old content stays after an error.
     pub fn write_remaining(&self, survivors: &[Survivor]) -> io::Result<()> {
         let survivors = survivors.get(..MAX_SURVIVORS).unwrap_or(survivors).to_vec();
-        json::replace(self.dir(), REMAINING, &Remaining { schema: SCHEMA, survivors, at_ms: now_ms() })
+        json::replace_json(
+            self.dir(),
+            REMAINING,
+            &RemainingMembers { schema: SCHEMA, survivors, at_ms: now_ms() },
+        )
     }
 
     /// Removes the list of survivors, once they are gone.
@@ -254,7 +258,7 @@ impl ExecFiles {
         level: Level,
         at_ms: u64,
     ) -> io::Result<()> {
-        let exited = Exited { schema: SCHEMA, exit, cause, at_ms };
+        let exited = CommandExit { schema: SCHEMA, exit, cause, at_ms };
         let report = self.report_of(exit, cause, level, at_ms);
         let known = self.exited().ok().flatten();
         if known.is_none_or(|known| (known.exit, known.cause) != (exit, cause)) {
@@ -300,7 +304,7 @@ impl ExecFiles {
     /// When an entry cannot be removed.
     pub fn remove(&self, record: &Files) -> io::Result<()> {
         // The exec counts as ended until nothing else is left.
-        clear(self.dir(), &[EXEC, REPORT])?;
+        clear_directory(self.dir(), &[EXEC, REPORT])?;
         let execs = open_private(record.dir(), Path::new(EXECS)).map_err(io_error)?;
         match rustix::fs::unlinkat(&execs, self.number.to_string(), AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -14,7 +14,7 @@ use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, SCHEMA, STATE};
 use crate::outcome::Report;
 use crate::requester::Requester;
-use crate::state::{Exited, State};
+use crate::state::{CommandExit, State};
 use crate::survivors;
 
 pub(crate) const EXIT: &str = "exit.json";
@@ -32,7 +32,7 @@ const UNWRITTEN: Mode = Mode::SUID;
 
 /// `asked.json`: an end that goes on without the supervisor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Asked {
+pub struct EndNote {
     schema: u32,
     /// Who ends the sandbox.
     pub by: Requester,
@@ -42,7 +42,7 @@ pub struct Asked {
 
 /// `ready.json`: written once, by the client whose probe has succeeded.
 #[derive(Serialize, Deserialize)]
-struct Ready {
+struct ReadyNote {
     schema: u32,
     ready_at_ms: u64,
 }
@@ -114,13 +114,13 @@ impl Files {
     /// Notes who ends the members without the supervisor: once that goes on, it tells the cause by this. An end needs no space, so
     /// a note that cannot be written is none.
     pub fn note_asked(&self, by: Requester, kills: bool) {
-        let _ = json::replace(self.dir.as_fd(), ASKED, &Asked { schema: SCHEMA, by, kills });
+        let _ = json::replace_json(self.dir.as_fd(), ASKED, &EndNote { schema: SCHEMA, by, kills });
     }
 
     /// Returns who has ended the members without the supervisor.
     #[must_use]
-    pub fn asked(&self) -> Option<Asked> {
-        json::read(self.dir.as_fd(), ASKED).ok().flatten()
+    pub fn asked(&self) -> Option<EndNote> {
+        json::read_json(self.dir.as_fd(), ASKED).ok().flatten()
     }
 
     /// Marks a record whose supervisor has survivors: a mode needs no room, and says so on a full disk, too.
@@ -170,7 +170,7 @@ impl Files {
     /// # Errors
     /// When the intent is missing, truncated, or of a newer version.
     pub fn intent(&self) -> io::Result<Intent> {
-        json::read(self.dir(), INTENT)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+        json::read_json(self.dir(), INTENT)?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Reads the state that the supervisor writes; `None` before its first write.
@@ -178,15 +178,15 @@ impl Files {
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn state(&self) -> io::Result<Option<State>> {
-        json::read(self.dir(), STATE)
+        json::read_json(self.dir(), STATE)
     }
 
     /// Reads how the command ended; `None` if it has not ended, or the exit is unknown.
     ///
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
-    pub fn exited(&self) -> io::Result<Option<Exited>> {
-        json::read(self.dir(), EXIT)
+    pub fn exited(&self) -> io::Result<Option<CommandExit>> {
+        json::read_json(self.dir(), EXIT)
     }
 
     /// Returns the time at which the probe of the sandbox succeeded, in milliseconds since 1970; `None` before.
@@ -194,7 +194,7 @@ impl Files {
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn ready_at(&self) -> io::Result<Option<u64>> {
-        Ok(json::read::<Ready>(self.dir(), READY)?.map(|ready| ready.ready_at_ms))
+        Ok(json::read_json::<ReadyNote>(self.dir(), READY)?.map(|ready| ready.ready_at_ms))
     }
 
     /// Notes that the probe of the sandbox has succeeded, at this time in milliseconds since 1970.
@@ -202,7 +202,7 @@ impl Files {
     /// # Errors
     /// When the file cannot be written.
     pub fn note_ready(&self, ready_at_ms: u64) -> io::Result<()> {
-        json::create_once(self.dir(), READY, &Ready { schema: SCHEMA, ready_at_ms }).map(drop)
+        json::create_once(self.dir(), READY, &ReadyNote { schema: SCHEMA, ready_at_ms }).map(drop)
     }
 
     /// Reads the report of the end; `None` before the end.
@@ -210,7 +210,7 @@ impl Files {
     /// # Errors
     /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn report(&self) -> io::Result<Option<Report>> {
-        json::read(self.dir(), REPORT)
+        json::read_json(self.dir(), REPORT)
     }
 
     /// Replaces the state.
@@ -218,14 +218,14 @@ impl Files {
     /// # Errors
     /// The old content stays after an error.
     pub fn write_state(&self, state: &State) -> io::Result<()> {
-        json::replace(self.dir(), STATE, state)
+        json::replace_json(self.dir(), STATE, state)
     }
 
     /// Writes how the command ended, unless the file exists. True if it was written.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn write_exited(&self, exited: &Exited) -> io::Result<bool> {
+    pub fn write_exited(&self, exited: &CommandExit) -> io::Result<bool> {
         json::create_once(self.dir(), EXIT, exited)
     }
 
@@ -235,7 +235,7 @@ impl Files {
     ///
     /// # Errors
     /// When there is still no room; the sandbox then counts as lost.
-    pub fn write_end(&self, exited: &Exited, report: &Report) -> io::Result<()> {
+    pub fn write_end(&self, exited: &CommandExit, report: &Report) -> io::Result<()> {
         self.with_room(|| {
             let mut first = self.exited().ok().flatten();
             if first.is_none() {
@@ -266,8 +266,8 @@ impl Files {
     ///
     /// # Errors
     /// The old content stays after an error.
-    pub fn replace_exited(&self, exited: &Exited) -> io::Result<()> {
-        json::replace(self.dir(), EXIT, exited)
+    pub fn replace_exited(&self, exited: &CommandExit) -> io::Result<()> {
+        json::replace_json(self.dir(), EXIT, exited)
     }
 
     /// Writes the report: from then on the sandbox counts as ended.
@@ -275,6 +275,6 @@ impl Files {
     /// # Errors
     /// The old content stays after an error.
     fn write_report(&self, report: &Report) -> io::Result<()> {
-        json::replace(self.dir(), REPORT, report)
+        json::replace_json(self.dir(), REPORT, report)
     }
 }

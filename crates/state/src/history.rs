@@ -14,13 +14,15 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use penfold_teardown::{Cause, Findings, Spared, Survivor};
+use penfold_teardown::{Cause, Findings, SparedProcess, Survivor};
 use rustix::fs::{AtFlags, CWD, Dir, Mode};
 use rustix::io::Errno;
 
 use crate::id::Id;
 use crate::json;
-use crate::outcome::{ExitStatus, LeftBehind, Omitted, Report, StartFailure, cut, cut_command, cut_labels};
+use crate::outcome::{
+    ExitStatus, LeakedProcess, OmittedCounts, Report, StartFailure, cut_command, cut_labels, cut_text,
+};
 use crate::record::{StateError, open_private};
 
 /// The directory below the state root.
@@ -49,7 +51,7 @@ pub fn is_remarkable(report: &Report) -> bool {
 ///
 /// # Errors
 /// The report is not kept: there is no state root, no room, or a directory of another user.
-pub fn keep(root: &Path, report: &Report) -> io::Result<()> {
+pub fn keep_report(root: &Path, report: &Report) -> io::Result<()> {
     if !is_remarkable(report) || !Id::is_short(&report.id) {
         return Ok(());
     }
@@ -59,7 +61,7 @@ pub fn keep(root: &Path, report: &Report) -> io::Result<()> {
         Err(errno) => return Err(errno.into()),
     }
     let dir = open_private(top.as_fd(), Path::new(DIRECTORY)).map_err(io::Error::other)?;
-    let written = json::replace(dir.as_fd(), &report.id, &bounded(report)?);
+    let written = json::replace_json(dir.as_fd(), &report.id, &bounded(report)?);
     // Also after an error: on a full disk this makes room.
     prune(&dir, &report.id)?;
     written
@@ -68,20 +70,22 @@ pub fn keep(root: &Path, report: &Report) -> io::Result<()> {
 /// Keeps the report of a later try to end a sandbox. What the first report says of the command stays: the later one knows nothing of it.
 ///
 /// # Errors
-/// Those of [`keep`].
+/// Those of [`keep_report`].
 pub fn keep_again(root: &Path, report: &Report) -> io::Result<()> {
-    let kept = read(root).unwrap_or_default();
-    let Some(first) = kept.into_iter().find(|kept| kept.id == report.id) else { return keep(root, report) };
+    let kept = read_history(root).unwrap_or_default();
+    let Some(first) = kept.into_iter().find(|kept| kept.id == report.id) else {
+        return keep_report(root, report);
+    };
     let mut findings = report.findings.clone();
     findings.ended = first.findings.ended.iter().cloned().chain(findings.ended).collect();
-    keep(root, &Report { findings, by: report.by.clone().or_else(|| first.by.clone()), ..first })
+    keep_report(root, &Report { findings, by: report.by.clone().or_else(|| first.by.clone()), ..first })
 }
 
 /// Returns the kept reports in no order. Damaged files are left out.
 ///
 /// # Errors
 /// When the directory cannot be read, or belongs to another user.
-pub fn read(root: &Path) -> Result<Vec<Report>, StateError> {
+pub fn read_history(root: &Path) -> Result<Vec<Report>, StateError> {
     let is_missing = |error: &StateError| matches!(error, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound);
     let opened = open_private(CWD, root).and_then(|top| open_private(top.as_fd(), Path::new(DIRECTORY)));
     let dir = match opened {
@@ -93,7 +97,7 @@ pub fn read(root: &Path) -> Result<Vec<Report>, StateError> {
     let mut reports = Vec::new();
     for name in names(&dir).map_err(failed)? {
         let Some(name) = name.to_str().ok().filter(|name| Id::is_short(name)) else { continue };
-        let report = json::read::<Report>(dir.as_fd(), name).ok().flatten();
+        let report = json::read_json::<Report>(dir.as_fd(), name).ok().flatten();
         reports.extend(report.filter(|report| report.id == name));
     }
     Ok(reports)
@@ -128,7 +132,7 @@ fn prune(dir: &OwnedFd, own: &str) -> io::Result<()> {
 
 /// Tells whether a name is that of a report before its rename.
 fn is_unfinished(name: &str) -> bool {
-    json::unfinished(name).is_some_and(|(id, _)| Id::is_short(id))
+    json::unfinished_file(name).is_some_and(|(id, _)| Id::is_short(id))
 }
 
 fn names(dir: &OwnedFd) -> io::Result<Vec<CString>> {
@@ -166,20 +170,20 @@ fn shortened(report: &Report, most: usize, entries: usize) -> Report {
     cut_labels(labels, most);
     missing.truncate(entries);
     leaks.truncate(entries / 4);
-    for LeftBehind { command, parents, ports, files, .. } in leaks {
-        cut(command, most / 4);
+    for LeakedProcess { command, parents, ports, files, .. } in leaks {
+        cut_text(command, most / 4);
         parents.truncate(4);
         ports.truncate(4);
         files.truncate(4);
     }
     if let Some(StartFailure::Other(why)) = failure {
-        cut(why, most);
+        cut_text(why, most);
     }
     for text in missing.iter_mut().chain(weaker) {
-        cut(text, most);
+        cut_text(text, most);
     }
     shorten(findings, most, entries);
-    short.omitted = Some(Omitted {
+    short.omitted = Some(OmittedCounts {
         ended: report.findings.ended.len().saturating_sub(short.findings.ended.len()),
         strays: report.findings.strays().count().saturating_sub(short.findings.strays().count()),
         survivors: report.findings.survivors.len().saturating_sub(short.findings.survivors.len()),
@@ -193,25 +197,25 @@ fn shorten(findings: &mut Findings, most: usize, entries: usize) {
     for ended in &mut findings.ended {
         for text in [Some(&mut ended.name), ended.command.as_mut(), ended.why.as_mut()].into_iter().flatten()
         {
-            cut(text, most / 16);
+            cut_text(text, most / 16);
         }
     }
     findings.spared.truncate(entries / 4);
-    for Spared { name, command, rule, cgroup, .. } in &mut findings.spared {
+    for SparedProcess { name, command, rule, cgroup, .. } in &mut findings.spared {
         let texts = [Some(name), Some(command), Some(rule), cgroup.as_mut()];
-        texts.into_iter().flatten().for_each(|text| cut(text, most / 4));
+        texts.into_iter().flatten().for_each(|text| cut_text(text, most / 4));
     }
     findings.survivors.truncate(entries / 2);
     for survivor in &mut findings.survivors {
         let (Survivor::Process { reason, .. }
         | Survivor::Resource { reason, .. }
         | Survivor::Unknown { reason }) = survivor;
-        cut(reason, most / 4);
+        cut_text(reason, most / 4);
     }
     findings.steps.truncate(entries);
     for step in &mut findings.steps {
-        cut(&mut step.what, most / 4);
-        step.error.iter_mut().for_each(|error| cut(error, most / 4));
+        cut_text(&mut step.what, most / 4);
+        step.error.iter_mut().for_each(|error| cut_text(error, most / 4));
     }
     if let Some(busy) = &mut findings.busy {
         busy.pids.truncate(entries);
@@ -224,11 +228,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use penfold_cgroup::Limits;
-    use penfold_teardown::report::{RmdirBusy, Step};
-    use penfold_teardown::{Ended, EndedBy, Level};
+    use penfold_teardown::report::{RmdirBusy, TeardownStep};
+    use penfold_teardown::{EndedBy, EndedMember, Level};
 
     use super::*;
-    use crate::outcome::Parent;
+    use crate::outcome::FormerParent;
 
     fn report() -> Report {
         Report {
@@ -256,8 +260,8 @@ mod tests {
         }
     }
 
-    fn stray(text: &str, stray: bool) -> Ended {
-        Ended {
+    fn stray(text: &str, stray: bool) -> EndedMember {
+        EndedMember {
             pid: 1,
             start_time: 1,
             name: text.to_owned(),
@@ -296,16 +300,16 @@ mod tests {
         // JSON makes six bytes of each of these.
         let text = "\u{1}".repeat(2_000);
         let words = || vec![text.clone(); 50];
-        let parent = Parent { pid: 1, command: text.clone() };
-        let leak = LeftBehind {
+        let parent = FormerParent { pid: 1, command: text.clone() };
+        let leak = LeakedProcess {
             parents: vec![parent; 50],
             ports: words(),
             files: vec![text.clone().into(); 50],
             test: Some(text.clone()),
             directory: Some(text.clone().into()),
-            ..LeftBehind::of(&stray(&text, true))
+            ..LeakedProcess::of(&stray(&text, true))
         };
-        let spared = Spared {
+        let spared = SparedProcess {
             pid: 1,
             start_time: 1,
             name: text.clone(),
@@ -321,7 +325,7 @@ mod tests {
             wait_channel: Some(text.clone()),
             reason: text.clone(),
         };
-        let step = Step { what: text.clone(), at_us: 0, took_us: 0, error: Some(text.clone()) };
+        let step = TeardownStep { what: text.clone(), at_us: 0, took_us: 0, error: Some(text.clone()) };
         let busy =
             RmdirBusy { path: text.clone().into(), errno: 16, pids: vec![1; 9999], tries: 1, took_us: 1 };
         let findings = Findings {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_process::{ProcessId, StartTime};
-use penfold_resource::{Owner, Planned};
+use penfold_resource::{PlannedResource, ResourceOwner};
 use serde::{Deserialize, Serialize};
 
 use crate::confinement::{Identity, Profile};
@@ -54,7 +54,7 @@ pub struct Intent {
     pub scratch: Option<PathBuf>,
     /// The resources, in the order in which they are made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub resources: Vec<Planned>,
+    pub resources: Vec<PlannedResource>,
     /// The directory in which the command of a detached sandbox starts; `None` if it has no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(with = "penfold_process::path_text")]
@@ -100,14 +100,14 @@ pub struct Intent {
     pub outside: Option<String>,
     /// The details of a detached sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detached: Option<Detached>,
+    pub detached: Option<DetachedIntent>,
 }
 
 impl Intent {
     /// Returns the owner of the resources.
     #[must_use]
-    pub fn owner(&self) -> Owner {
-        Owner { id: self.id.short(), boot: self.boot.clone() }
+    pub fn owner(&self) -> ResourceOwner {
+        ResourceOwner { id: self.id.short(), boot: self.boot.clone() }
     }
 
     /// Returns the place in a row of restarts; `None` for a first life.
@@ -119,7 +119,7 @@ impl Intent {
 
 /// The details that only a detached sandbox has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Detached {
+pub struct DetachedIntent {
     /// The state root with the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(with = "penfold_process::path_text")]
@@ -149,7 +149,7 @@ pub struct Detached {
 }
 
 /// Shortens a command line for a record: enough to recognise the command, and within the limit of the reader.
-pub fn shortened(words: Vec<String>) -> Vec<String> {
+pub fn shorten_command(words: Vec<String>) -> Vec<String> {
     shortened_to(words, RECORDED)
 }
 

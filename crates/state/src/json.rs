@@ -32,7 +32,7 @@ struct Version {
 ///
 /// # Errors
 /// When it is not a plain file of this user, truncated, malformed, or of a newer version (`Unsupported`).
-pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<T>> {
+pub(crate) fn read_json<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<T>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -77,7 +77,7 @@ pub(crate) const REPORT: &str = "report.json";
 ///
 /// # Errors
 /// The old content stays after an error.
-pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn replace_json(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<()> {
     let fresh = write_fresh(dir, name, value)?;
     rustix::fs::renameat(dir, &fresh, dir, name)?;
     Ok(())
@@ -103,7 +103,7 @@ const UNFINISHED: &str = ".new";
 
 /// Returns for which file a temporary file was made, and the pid of its writer in the writer's own pid namespace; `None` for the name of
 /// another file.
-pub(crate) fn unfinished(name: &str) -> Option<(&str, i32)> {
+pub(crate) fn unfinished_file(name: &str) -> Option<(&str, i32)> {
     let (name, pid) = name.strip_suffix(UNFINISHED)?.rsplit_once('.')?;
     Some((name, pid.parse().ok()?))
 }

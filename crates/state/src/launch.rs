@@ -41,7 +41,7 @@ const LARGEST: u64 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// What was asked for.
-    pub request: Kept,
+    pub request: KeptRequest,
     /// The environment.
     pub environment: Vec<(OsString, OsString)>,
     /// The working directory; empty if it had been removed.
@@ -52,7 +52,7 @@ pub struct Launch {
 
 /// What a sandbox was asked for, as its launch file has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeptRequest {
     /// The JSON of a request.
     Request(Vec<u8>),
     /// The words of the command line after `penfold`, which earlier versions kept.
@@ -69,14 +69,14 @@ impl Launch {
             bytes.push(0);
         };
         part(&[match &self.request {
-            Kept::Request(_) => FORMAT,
-            Kept::Words(_) => FORMAT_OF_WORDS,
+            KeptRequest::Request(_) => FORMAT,
+            KeptRequest::Words(_) => FORMAT_OF_WORDS,
         }]);
         part(&[format!("{:o}", self.umask).as_bytes()]);
         part(&[self.directory.as_os_str().as_bytes()]);
         match &self.request {
-            Kept::Request(text) => part(&[text]),
-            Kept::Words(words) => {
+            KeptRequest::Request(text) => part(&[text]),
+            KeptRequest::Words(words) => {
                 part(&[words.len().to_string().as_bytes()]);
                 for word in words {
                     part(&[word.as_bytes()]);
@@ -103,9 +103,9 @@ impl Launch {
         let request = if has_words {
             let count: usize = text(parts.next())?.parse().ok()?;
             let words: Vec<OsString> = parts.by_ref().take(count).map(owned).collect();
-            Some(words).filter(|words| words.len() == count).map(Kept::Words)
+            Some(words).filter(|words| words.len() == count).map(KeptRequest::Words)
         } else {
-            parts.next().map(|text| Kept::Request(text.to_vec()))
+            parts.next().map(|text| KeptRequest::Request(text.to_vec()))
         };
         let variable = |part: &[u8]| {
             let at = part.iter().skip(1).position(|&byte| byte == b'=')? + 1;
@@ -235,7 +235,7 @@ impl Files {
     /// When the file cannot be opened or locked; [`io::ErrorKind::NotFound`] if there is none.
     pub fn lock_launch(&self) -> io::Result<Option<OwnedFd>> {
         let file = self.find_launch()?.ok_or(io::ErrorKind::NotFound)?;
-        Ok(lock::hold(&file)?.then_some(file))
+        Ok(lock::hold_lock(&file)?.then_some(file))
     }
 
     /// Tells whether a command restarts the sandbox now.
@@ -328,10 +328,10 @@ mod tests {
 
     fn launches() -> [Launch; 2] {
         let words = vec![text(b"run"), text(b"-d"), text(b""), text(b"\xff=\n")];
-        [Kept::Words(words), Kept::Request(b"{\"spec\":{}}".to_vec())].map(launch)
+        [KeptRequest::Words(words), KeptRequest::Request(b"{\"spec\":{}}".to_vec())].map(launch)
     }
 
-    fn launch(request: Kept) -> Launch {
+    fn launch(request: KeptRequest) -> Launch {
         Launch {
             request,
             environment: vec![

@@ -53,34 +53,38 @@ mod spec;
 pub mod state;
 mod survivor_memory;
 pub mod survivors;
+mod sweep_turn;
 pub mod time;
 pub mod wire;
 
 pub use penfold_cgroup::limits::{self, Limits};
 
-pub use cause_words::cause_clause;
+pub use cause_words::{cause_clause, cause_word};
 pub use confinement::{Identity, Ipc, JAIL_PROGRAM, Jail, Profile, USER_SCRATCH};
 pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;
 pub use evidence::LockState;
 pub use execs::{ExecFiles, RecordedExec};
-pub use files::{Asked, Files};
-pub use fnv::fnv;
+pub use files::{EndNote, Files};
+pub use fnv::fnv_hash;
 pub use id::Id;
-pub use intent::{Detached, Intent};
-pub use launch::{Kept, Launch, LaunchSource};
+pub use intent::{DetachedIntent, Intent};
+pub use launch::{KeptRequest, Launch, LaunchSource};
 pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use life::{Life, OnFailure};
-pub use nested::{Inside, Nested, Notes};
+pub use nested::{EnclosingNotes, NestedNotes, NestedRecord};
 pub use outcome::{
-    ExitStatus, LeftBehind, LeftObject, Omitted, Outcome, Parent, Report, StartFailure, Totals,
+    ExitStatus, FormerParent, LeakedObject, LeakedProcess, OmittedCounts, Outcome, Report, StartFailure,
+    Totals,
 };
 pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use requester::Requester;
-pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
+pub use scope_dir::{REMOVAL_LIMIT, RemainingScope, SUPERVISORS, ScopeDir};
 pub use scratch::{Scratch, ScratchSpec};
 pub use spare_plan::SparePlan;
-pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, ReportFile, Spec, StdinClose};
+pub use spec::{
+    Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, RecordSettings, ReportFile, Spec, StdinClose,
+};
 pub use survivor_memory::{forget_survivors, mark_unkillable, note_survivors, remember_survivors};

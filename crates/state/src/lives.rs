@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
-use crate::clear::{clear, entries};
+use crate::clear::{clear_directory, list_entries};
 use crate::files::{ASKED, COUNTED, EXIT, Files, READY};
 use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, STATE};
@@ -77,14 +77,14 @@ impl Files {
         if life == self.life() {
             return self.report();
         }
-        self.former(life)?.map_or(Ok(None), |dir| json::read(dir.as_fd(), REPORT))
+        self.former(life)?.map_or(Ok(None), |dir| json::read_json(dir.as_fd(), REPORT))
     }
 
     /// Returns the numbers of the former lives that are kept, the first one first.
     #[must_use]
     pub fn former_lives(&self) -> Vec<u32> {
         let Ok(dir) = open_private(self.dir.as_fd(), Path::new(LIVES)) else { return Vec::new() };
-        let names = entries(dir.as_fd()).unwrap_or_default();
+        let names = list_entries(dir.as_fd()).unwrap_or_default();
         let numbers = names.into_iter().filter_map(|(name, _)| name.to_str().ok()?.parse().ok());
         let mut numbers: Vec<u32> = numbers.collect();
         numbers.sort_unstable();
@@ -95,7 +95,7 @@ impl Files {
     #[must_use]
     pub fn is_requested(&self, life: u32) -> Option<bool> {
         let own = self.intent().ok().filter(|intent| intent.life().map_or(1, Life::number) == life);
-        let former = || json::read(self.former(life).ok()??.as_fd(), INTENT).ok()?;
+        let former = || json::read_json(self.former(life).ok()??.as_fd(), INTENT).ok()?;
         let intent: Intent = own.or_else(former)?;
         Some(intent.life().is_none_or(|life| life.failures == 0))
     }
@@ -191,7 +191,7 @@ impl Record {
     fn keep_life(&self, former: u32) -> io::Result<()> {
         let files = self.files();
         if let Some(report) = files.report()?.filter(|report| report.life.unwrap_or(1) != former) {
-            json::replace(files.dir(), REPORT, &Report { life: Some(former), ..report })?;
+            json::replace_json(files.dir(), REPORT, &Report { life: Some(former), ..report })?;
         }
         let lives = open_or_make(files.dir(), Path::new(LIVES)).map_err(io::Error::other)?;
         let kept = open_or_make(lives.as_fd(), Path::new(&former.to_string())).map_err(io::Error::other)?;
@@ -209,7 +209,7 @@ impl Record {
 
     fn replace_intent(&self, intent: &Intent) -> io::Result<()> {
         let files = self.files();
-        json::replace(files.dir(), INTENT, intent)?;
+        json::replace_json(files.dir(), INTENT, intent)?;
         let fresh = format!("{LEAF}.new");
         let _ = rustix::fs::unlinkat(&files.dir, fresh.as_str(), AtFlags::empty());
         let leaf = intent.leaf.as_deref().unwrap_or(Path::new("none"));
@@ -244,12 +244,12 @@ impl Record {
             let name = life.to_string();
             let Ok(Some(kept)) = files.former(life) else { continue };
             if life.saturating_add(KEPT_LIVES) <= former {
-                let _ = clear(kept.as_fd(), &[]);
+                let _ = clear_directory(kept.as_fd(), &[]);
                 let _ = rustix::fs::unlinkat(&lives, name, AtFlags::REMOVEDIR);
             } else if life.saturating_add(KEPT_SESSIONS) <= former
                 && let Ok(sessions) = open_private(kept.as_fd(), Path::new(SESSIONS))
             {
-                let _ = clear(sessions.as_fd(), &[]);
+                let _ = clear_directory(sessions.as_fd(), &[]);
                 let _ = rustix::fs::unlinkat(&kept, SESSIONS, AtFlags::REMOVEDIR);
             }
         }

@@ -26,7 +26,7 @@ pub fn hold_new(dir: impl AsFd) -> io::Result<()> {
     let mut tries = 0;
     loop {
         match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if tries < TRIES => pause(tries),
+            Err(Errno::WOULDBLOCK) if tries < TRIES => pause_for_lock(tries),
             other => return Ok(other?),
         }
         tries += 1;
@@ -37,7 +37,7 @@ pub fn hold_new(dir: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of flock(2).
-pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
+pub(crate) fn hold_lock(file: impl AsFd) -> io::Result<bool> {
     for tries in 0..TRIES {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {}
@@ -50,7 +50,7 @@ pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
             Err(Errno::WOULDBLOCK) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         }
-        pause(tries);
+        pause_for_lock(tries);
     }
     Ok(false)
 }
@@ -84,7 +84,7 @@ pub fn is_held_through(pid: i32, fd: &OsStr) -> bool {
 }
 
 /// Lets other processes run that may be probing the lock.
-pub(crate) fn pause(tries: u32) {
+pub(crate) fn pause_for_lock(tries: u32) {
     if tries < AT_ONCE {
         rustix::thread::sched_yield();
     } else {
@@ -106,7 +106,7 @@ mod tests {
             rustix::fs::flock(&looker, FlockOperation::NonBlockingLockExclusive).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(move || {
-                    pause(AT_ONCE);
+                    pause_for_lock(AT_ONCE);
                     drop(looker);
                 });
                 hold_new(&own).unwrap();
@@ -126,11 +126,11 @@ mod tests {
         }
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                (0..2 * FEW).for_each(|_| pause(AT_ONCE));
+                (0..2 * FEW).for_each(|_| pause_for_lock(AT_ONCE));
                 drop(lookers);
             });
-            assert!(hold(&own).unwrap());
+            assert!(hold_lock(&own).unwrap());
         });
-        assert!(!hold(open()).unwrap());
+        assert!(!hold_lock(open()).unwrap());
     }
 }

@@ -5,8 +5,8 @@
 //! *frame* holds the bytes read from one stream at one time. A frame does not cross the end of its block: a reader that
 //! finds damage continues with the next block.
 //!
-//! - [`Writer`] — a single one, in the supervisor: never waits, never fails, overwrites the oldest block.
-//! - [`Reader`] — any number: reads without a lock, follows the log, and reports the parts that it missed.
+//! - [`LogWriter`] — a single one, in the supervisor: never waits, never fails, overwrites the oldest block.
+//! - [`LogReader`] — any number: reads without a lock, follows the log, and reports the parts that it missed.
 //!
 //! Invariants: the writer knows no reader, so no reader can delay it. The *mark* on the front page is the offset up to
 //! which frames are whole. The mark moves before a used block is overwritten. By the mark, a reader can check
@@ -19,10 +19,10 @@ mod writer;
 
 use std::io;
 
-pub use follow::Waited;
+pub use follow::LogWaitEnd;
 pub use format::Stream;
-pub use reader::{Entry, From, Reader};
-pub use writer::{DrainResult, PipeState, Writer};
+pub use reader::{LogEntry, LogPosition, LogReader};
+pub use writer::{DrainResult, LogWriter, PipeState};
 
 /// The default size limit of a log.
 pub const USUAL_LIMIT: u64 = 64 << 20;

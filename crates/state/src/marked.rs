@@ -10,7 +10,7 @@ use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::spared;
-use crate::survivors::{self, Alive};
+use crate::survivors::{self, LivingSurvivor};
 
 /// Collects the facts that prove a carrier of this sandbox's marker to be a member.
 ///
@@ -19,7 +19,7 @@ use crate::survivors::{self, Alive};
 /// - the record is of an older penfold, which did not record these facts
 ///
 /// Below the state root `root` are the notes of processes that were spared, which are no members.
-pub fn marker(
+pub fn build_marker(
     id: &str,
     intent: Option<&Intent>,
     files: Option<&Files>,
@@ -39,7 +39,7 @@ pub fn marker(
         home: intent.and_then(|intent| intent.home.clone()),
         ancestors: intent.map(|intent| intent.ancestors.clone()).unwrap_or_default(),
         suffices: named || older,
-        spared: root.map(spared::marks).unwrap_or_default(),
+        spared: root.map(spared::spared_marks).unwrap_or_default(),
     }
 }
 
@@ -48,14 +48,14 @@ pub fn marker(
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn search(marker: &Marker, root: Option<&Path>, proc: &mut ProcFs) -> io::Result<Search> {
+pub fn search_members(marker: &Marker, root: Option<&Path>, proc: &mut ProcFs) -> io::Result<Search> {
     let mut search = Search::new(Selector::Marker(marker.clone()), proc)?;
     // If they cannot be read, the evidence says so: that is no reason not to end the others.
-    let remembered = root.and_then(|root| survivors::living(root, &marker.sandbox).ok());
+    let remembered = root.and_then(|root| survivors::living_survivors(root, &marker.sandbox).ok());
     for alive in remembered.into_iter().flatten() {
         match alive {
-            Alive::Seen(stat) => search.add_member(stat.id()),
-            Alive::Hidden(pid, pidfd) => search.add_hidden(pid, pidfd),
+            LivingSurvivor::Seen(stat) => search.add_member(stat.id()),
+            LivingSurvivor::Hidden(pid, pidfd) => search.add_hidden(pid, pidfd),
         }
     }
     let _ = search.find(proc, &mut Vec::new())?;

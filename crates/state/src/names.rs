@@ -13,7 +13,7 @@ use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::clear::entries;
+use crate::clear::list_entries;
 use crate::id::Id;
 use crate::lock;
 use crate::record::{StateError, open_or_make, open_private};
@@ -25,7 +25,7 @@ const TRIES: u32 = 100;
 
 /// A name, held for as long as this value, or the copy of it in a forked process, lives.
 #[derive(Debug)]
-pub struct Name {
+pub struct NameClaim {
     dir: OwnedFd,
     file: File,
     text: String,
@@ -88,8 +88,8 @@ fn is_word(text: &str, marks: &[u8]) -> bool {
 ///
 /// # Errors
 /// When a living sandbox has the name, or the file cannot be made.
-pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
-    let mut taken = claim(root, name)?;
+pub fn take_name(root: &Path, name: &str, id: &Id) -> Result<NameClaim, NameError> {
+    let mut taken = claim_name(root, name)?;
     if let Err(source) = taken.give(&id.short()) {
         let _ = taken.release(false);
         return Err(NameError::Io { name: name.to_owned(), source });
@@ -101,7 +101,7 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
 ///
 /// # Errors
 /// When the name is held, or the file cannot be made.
-pub fn claim(root: &Path, name: &str) -> Result<Name, NameError> {
+pub fn claim_name(root: &Path, name: &str) -> Result<NameClaim, NameError> {
     let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
     if !is_name(name) {
         return Err(io(io::ErrorKind::InvalidInput.into()));
@@ -112,13 +112,13 @@ pub fn claim(root: &Path, name: &str) -> Result<Name, NameError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| io(errno.into()))?;
-        if !lock::hold(&file).map_err(io)? {
+        if !lock::hold_lock(&file).map_err(io)? {
             let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
             return Err(NameError::Taken { name: name.to_owned(), holder });
         }
         // The last holder may have removed the file between the open and the lock.
         if is_same(&dir, name, &file).map_err(io)? {
-            return Ok(Name { dir, file: File::from(file), text: name.to_owned() });
+            return Ok(NameClaim { dir, file: File::from(file), text: name.to_owned() });
         }
     }
     Err(io(io::ErrorKind::TimedOut.into()))
@@ -128,7 +128,7 @@ pub fn claim(root: &Path, name: &str) -> Result<Name, NameError> {
 ///
 /// # Errors
 /// When the holder cannot be determined.
-pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+pub fn name_holder(root: &Path, name: &str) -> io::Result<Option<String>> {
     let Some(file) = open(root, name)? else { return Ok(None) };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(None),
@@ -209,7 +209,7 @@ pub fn forget_names_of(root: &Path, id: &str) -> io::Result<()> {
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io::Error::other(error)),
     };
-    for (name, _) in entries(dir.as_fd())? {
+    for (name, _) in list_entries(dir.as_fd())? {
         let Ok(name) = name.to_str() else { continue };
         if open_name(&dir, name).is_some_and(|file| id_in(&file) == id) {
             forget_name(root, name, id)?;
@@ -229,7 +229,7 @@ pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
     };
     let Some(file) = open_name(&dir, name) else { return Ok(()) };
     // The next holder has the name.
-    if !lock::hold(&file)? {
+    if !lock::hold_lock(&file)? {
         return Ok(());
     }
     if id_in(&file) != id {
@@ -244,7 +244,7 @@ pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
     }
 }
 
-impl Name {
+impl NameClaim {
     /// Returns the id of the sandbox that had the name last, if the file has one.
     pub fn last_holder(&self) -> Option<String> {
         Some(id_in(&self.file)).filter(|id| !id.is_empty())
@@ -260,7 +260,7 @@ impl Name {
     }
 }
 
-impl Resource for Name {
+impl Resource for NameClaim {
     fn describe(&self) -> String {
         format!("name {}", self.text)
     }
@@ -295,19 +295,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         let (one, two) = (Id::new().unwrap(), Id::new().unwrap());
-        let mut taken = take(&root, "web", &one).unwrap();
-        assert_eq!(holder(&root, "web").unwrap(), Some(one.short()));
-        match take(&root, "web", &two) {
+        let mut taken = take_name(&root, "web", &one).unwrap();
+        assert_eq!(name_holder(&root, "web").unwrap(), Some(one.short()));
+        match take_name(&root, "web", &two) {
             Err(NameError::Taken { holder, .. }) => assert_eq!(holder, one.short()),
             other => panic!("{other:?}"),
         }
         taken.release(false).unwrap();
         drop(taken);
-        assert_eq!(holder(&root, "web").unwrap(), None);
-        let died = take(&root, "web", &two).unwrap();
+        assert_eq!(name_holder(&root, "web").unwrap(), None);
+        let died = take_name(&root, "web", &two).unwrap();
         drop(died);
-        assert_eq!(holder(&root, "web").unwrap(), None, "a file that nobody locks is nobody's");
-        take(&root, "web", &one).unwrap();
+        assert_eq!(name_holder(&root, "web").unwrap(), None, "a file that nobody locks is nobody's");
+        take_name(&root, "web", &one).unwrap();
     }
 
     #[test]
@@ -315,13 +315,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         let (one, two) = (Id::new().unwrap().short(), Id::new().unwrap().short());
-        let mut claimed = claim(&root, "web").unwrap();
+        let mut claimed = claim_name(&root, "web").unwrap();
         assert_eq!(claimed.last_holder(), None);
-        assert!(matches!(claim(&root, "web"), Err(NameError::Taken { .. })));
+        assert!(matches!(claim_name(&root, "web"), Err(NameError::Taken { .. })));
         claimed.give(&one).unwrap();
         drop(claimed);
-        drop(claim(&root, "web").unwrap());
-        let mut claimed = claim(&root, "web").unwrap();
+        drop(claim_name(&root, "web").unwrap());
+        let mut claimed = claim_name(&root, "web").unwrap();
         assert_eq!(claimed.last_holder(), Some(one));
         claimed.give(&two).unwrap();
         assert_eq!(claimed.last_holder(), Some(two.clone()));

@@ -13,7 +13,7 @@ use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
-use crate::clear::entries;
+use crate::clear::list_entries;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::names::forget_names_of;
@@ -28,17 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The notes of a sandbox in the records of the enclosing sandboxes.
 #[derive(Debug)]
-pub struct Notes {
+pub struct EnclosingNotes {
     registry: Registry,
     own: String,
     within: Vec<String>,
 }
 
-impl Notes {
+impl EnclosingNotes {
     /// Notes a new sandbox in the records of the enclosing sandboxes, as far as they are below the same root.
     ///
     /// Returns `None` when the sandbox is not nested.
-    pub fn leave(registry: &Registry, intent: &Intent) -> Option<Notes> {
+    pub fn leave(registry: &Registry, intent: &Intent) -> Option<EnclosingNotes> {
         let own = intent.id.short();
         for outer in &intent.within {
             if let Ok(Some(files)) = registry.look(outer) {
@@ -47,11 +47,11 @@ impl Notes {
             }
         }
         let within = intent.within.clone();
-        (!within.is_empty()).then(|| Notes { registry: registry.clone(), own, within })
+        (!within.is_empty()).then(|| EnclosingNotes { registry: registry.clone(), own, within })
     }
 }
 
-impl Resource for Notes {
+impl Resource for EnclosingNotes {
     fn describe(&self) -> String {
         "notes in outer sandboxes".to_owned()
     }
@@ -72,15 +72,15 @@ impl Resource for Notes {
 
 /// The nested sandboxes of one sandbox.
 #[derive(Debug, Clone)]
-pub struct Nested {
+pub struct NestedNotes {
     registry: Registry,
     own: Files,
 }
 
-impl Nested {
+impl NestedNotes {
     /// Makes a value for the sandboxes that leave a note in the record `own`.
-    pub fn of(registry: &Registry, own: &Files) -> Nested {
-        Nested { registry: registry.clone(), own: own.clone() }
+    pub fn of(registry: &Registry, own: &Files) -> NestedNotes {
+        NestedNotes { registry: registry.clone(), own: own.clone() }
     }
 
     /// Returns the registry with their records.
@@ -91,7 +91,7 @@ impl Nested {
     /// Returns the nested sandboxes that have records now.
     ///
     /// They belong to the same user, whose commands may have written anything there.
-    pub fn recorded(&self) -> Vec<Inside> {
+    pub fn recorded(&self) -> Vec<NestedRecord> {
         /// A sandbox has a standby and a supervisor.
         const SUPERVISORS: usize = 2;
         /// The most ids to look up.
@@ -106,7 +106,12 @@ impl Nested {
             let mut supervisors =
                 files.state().ok().flatten().map_or_else(Vec::new, |state| state.supervisors);
             supervisors.truncate(SUPERVISORS);
-            Some(Inside { id: files.name().to_owned(), name: intent.name, supervisors, since: intent.since })
+            Some(NestedRecord {
+                id: files.name().to_owned(),
+                name: intent.name,
+                supervisors,
+                since: intent.since,
+            })
         });
         inside.collect()
     }
@@ -119,7 +124,7 @@ impl Nested {
 
     fn ids(&self) -> io::Result<Vec<String>> {
         let id = |name: &std::ffi::CStr| Some(name.to_str().ok()?.strip_prefix(NESTED)?.to_owned());
-        Ok(entries(self.own.dir())?.iter().filter_map(|(name, _)| id(name)).collect())
+        Ok(list_entries(self.own.dir())?.iter().filter_map(|(name, _)| id(name)).collect())
     }
 
     /// Ends the remains of sandboxes that were started outside and have no supervisor: one that was just being started may have
@@ -133,11 +138,11 @@ impl Nested {
             };
             if let Some(record) = record.filter(is_ours) {
                 end_remains(record, false, PATIENCE, None)?;
-                outside::forget(root, &id)?;
+                outside::remove_outside_note(root, &id)?;
             }
         }
         // One that was killed before it had a record.
-        outside::prune(root, |id| Ok(self.registry.holds(id)))
+        outside::prune_outside_notes(root, |id| Ok(self.registry.holds(id)))
     }
 
     fn is_around(&self, intent: &Intent) -> bool {
@@ -145,7 +150,7 @@ impl Nested {
     }
 }
 
-impl Resource for Nested {
+impl Resource for NestedNotes {
     fn describe(&self) -> String {
         "nested sandboxes".to_owned()
     }
@@ -176,7 +181,7 @@ impl Resource for Nested {
 
 /// A nested sandbox, as its record describes it.
 #[derive(Debug, Clone)]
-pub struct Inside {
+pub struct NestedRecord {
     /// The short id.
     pub id: String,
     /// The name.

@@ -57,7 +57,7 @@ impl NoteDirectory {
 
     /// Reads the note of a sandbox; `None` if there is none, or it cannot be read.
     pub(crate) fn read<T: DeserializeOwned>(&self, id: &str) -> Option<T> {
-        json::read(self.0.as_fd(), id).ok()?
+        json::read_json(self.0.as_fd(), id).ok()?
     }
 
     /// Writes the note of a sandbox, whole.
@@ -65,9 +65,11 @@ impl NoteDirectory {
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn write<T: Serialize>(&self, id: &str, note: &T) -> io::Result<()> {
-        match json::replace(self.0.as_fd(), id, note) {
+        match json::replace_json(self.0.as_fd(), id, note) {
             // Somebody in another pid namespace took this process for dead.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => json::replace(self.0.as_fd(), id, note),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                json::replace_json(self.0.as_fd(), id, note)
+            }
             written => written,
         }
     }
@@ -80,7 +82,7 @@ impl NoteDirectory {
         for entry in Dir::read_from(&self.0)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let Some((_, writer)) = json::unfinished(name).filter(|(id, _)| Id::is_short(id)) else {
+            let Some((_, writer)) = json::unfinished_file(name).filter(|(id, _)| Id::is_short(id)) else {
                 continue;
             };
             let is_gone = |pid| proc.stat(pid).is_ok_and(|stat| stat.is_none_or(|stat| stat.is_dead()));

@@ -1,12 +1,13 @@
 //! The end of a sandbox: the report for programs, and the shorter outcome for the launcher.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_sys::child::Exit;
-use penfold_teardown::report::{SPARE, Step};
-use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Spared, Survivor};
+use penfold_teardown::report::{SPARE, TeardownStep};
+use penfold_teardown::{Cause, EndedBy, EndedMember, Findings, Level, SparedProcess, Survivor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,16 @@ impl From<Exit> for ExitStatus {
         match exit {
             Exit::Code(code) => ExitStatus::Code(code),
             Exit::Signal(signal) => ExitStatus::Signal(signal),
+        }
+    }
+}
+
+/// `3` or `signal 9`.
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExitStatus::Code(code) => write!(f, "{code}"),
+            ExitStatus::Signal(signal) => write!(f, "signal {signal}"),
         }
     }
 }
@@ -90,17 +101,17 @@ pub struct Report {
     pub weaker: Option<String>,
     /// The strays as they were before they were ended, if they were to be described.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leaks: Vec<LeftBehind>,
+    pub leaks: Vec<LeakedProcess>,
     /// What is left of members besides processes, as far as it was looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<LeftObject>,
+    pub objects: Vec<LeakedObject>,
     /// The clients of container engines that were among the members. What such a client starts is a process of its engine, and no member.
     /// They are looked for only by `guard`, for `--fail-on-leak` and `--report`, and among the members that penfold ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engine_clients: Vec<String>,
     /// The numbers of entries that were left out of a report in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub omitted: Option<Omitted>,
+    pub omitted: Option<OmittedCounts>,
     /// The findings of the teardown.
     #[serde(flatten)]
     pub findings: Findings,
@@ -108,7 +119,7 @@ pub struct Report {
 
 /// The numbers of entries that a kept report leaves out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Omitted {
+pub struct OmittedCounts {
     /// Members that were ended.
     pub ended: usize,
     /// The strays among them.
@@ -119,7 +130,7 @@ pub struct Omitted {
 
 /// A process that outlived the leader of its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftBehind {
+pub struct LeakedProcess {
     /// The pid, in penfold's pid namespace.
     pub pid: i32,
     /// The start time in clock ticks since boot.
@@ -135,7 +146,7 @@ pub struct LeftBehind {
     pub directory: Option<PathBuf>,
     /// The parents that were seen, nearest first, up to the leader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parents: Vec<Parent>,
+    pub parents: Vec<FormerParent>,
     /// The test that started the process, if its environment names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
@@ -148,10 +159,10 @@ pub struct LeftBehind {
     pub files: Vec<PathBuf>,
 }
 
-impl LeftBehind {
+impl LeakedProcess {
     /// Describes a stray by what the teardown knows of it.
-    pub fn of(stray: &Ended) -> LeftBehind {
-        LeftBehind {
+    pub fn of(stray: &EndedMember) -> LeakedProcess {
+        LeakedProcess {
             pid: stray.pid,
             start_time: stray.start_time,
             command: stray.command.clone().unwrap_or_else(|| stray.name.clone()),
@@ -167,7 +178,7 @@ impl LeftBehind {
 
 /// An object that a member has made and not removed, and that is no process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftObject {
+pub struct LeakedObject {
     /// The kind: `socket`, `SysV shared memory`, `SysV message queue`.
     pub kind: String,
     /// The path, or the number.
@@ -180,7 +191,7 @@ pub struct LeftObject {
 
 /// An earlier parent of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parent {
+pub struct FormerParent {
     /// The pid.
     pub pid: i32,
     /// The command line, shortened.
@@ -250,7 +261,7 @@ pub struct Outcome {
 }
 
 /// The most strays and survivors in an outcome.
-const TOLD: usize = 32;
+const MAX_LISTED: usize = 32;
 /// The longest text in an outcome.
 const TEXT: usize = 300;
 
@@ -258,33 +269,35 @@ impl Outcome {
     /// Cuts a report.
     pub fn of(report: &Report, unwritten: Option<String>) -> Outcome {
         let totals = Totals::of(&report.findings);
-        let mut strays: Vec<Ended> = report.findings.strays().take(TOLD).cloned().collect();
+        let mut strays: Vec<EndedMember> = report.findings.strays().take(MAX_LISTED).cloned().collect();
         for stray in &mut strays {
             if let Some(command) = &mut stray.command {
-                command.truncate(floor(command, TEXT));
+                command.truncate(floor_boundary(command, TEXT));
             }
         }
-        let mut survivors: Vec<Survivor> = report.findings.survivors.iter().take(TOLD).cloned().collect();
+        let mut survivors: Vec<Survivor> =
+            report.findings.survivors.iter().take(MAX_LISTED).cloned().collect();
         for survivor in &mut survivors {
             let (Survivor::Process { reason, .. }
             | Survivor::Resource { reason, .. }
             | Survivor::Unknown { reason }) = survivor;
-            reason.truncate(floor(reason, TEXT));
+            reason.truncate(floor_boundary(reason, TEXT));
         }
-        let mut spared: Vec<Spared> = report.findings.spared.iter().take(TOLD).cloned().collect();
-        for Spared { command, rule, cgroup, .. } in &mut spared {
+        let mut spared: Vec<SparedProcess> =
+            report.findings.spared.iter().take(MAX_LISTED).cloned().collect();
+        for SparedProcess { command, rule, cgroup, .. } in &mut spared {
             for text in [Some(command), Some(rule), cgroup.as_mut()].into_iter().flatten() {
-                text.truncate(floor(text, TEXT));
+                text.truncate(floor_boundary(text, TEXT));
             }
         }
         // Only why a process could not be spared, which people are told.
-        let mut steps: Vec<Step> =
+        let mut steps: Vec<TeardownStep> =
             report.findings.steps.iter().filter(|step| step.what == SPARE).cloned().collect();
-        steps.truncate(TOLD);
+        steps.truncate(MAX_LISTED);
         for error in steps.iter_mut().filter_map(|step| step.error.as_mut()) {
-            error.truncate(floor(error, TEXT));
+            error.truncate(floor_boundary(error, TEXT));
         }
-        let outside = report.findings.outside.iter().take(TOLD).cloned().collect();
+        let outside = report.findings.outside.iter().take(MAX_LISTED).cloned().collect();
         let findings =
             Findings { ended: strays, spared, outside, survivors, steps, ..report.findings.clone() };
         let report = Report {
@@ -301,8 +314,8 @@ impl Outcome {
 }
 
 /// Shortens a text to at most this many bytes.
-pub(crate) fn cut(text: &mut String, most: usize) {
-    text.truncate(floor(text, most));
+pub(crate) fn cut_text(text: &mut String, most: usize) {
+    text.truncate(floor_boundary(text, most));
 }
 
 /// Shortens a command to at most this many bytes, blanks between its words included.
@@ -310,7 +323,7 @@ pub(crate) fn cut_command(command: &mut Vec<String>, most: usize) {
     let mut left = most;
     command.retain_mut(|word| {
         let kept = left > 0;
-        cut(word, left);
+        cut_text(word, left);
         left = left.saturating_sub(word.len() + 1);
         kept
     });
@@ -326,6 +339,6 @@ pub(crate) fn cut_labels(labels: &mut BTreeMap<String, String>, most: usize) {
     });
 }
 
-pub(crate) fn floor(text: &str, most: usize) -> usize {
+pub(crate) fn floor_boundary(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_teardown::{Outside, OutsideSandbox, Resource, SparedMark};
+use penfold_teardown::{OutsideFinder, OutsideSandbox, Resource, SparedMark};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ use crate::notes::NoteDirectory;
 const DIRECTORY: &str = "outside";
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Note {
+struct OutsideNoteFile {
     schema: u32,
     /// The boot in which the sandbox runs.
     boot: String,
@@ -50,7 +50,7 @@ impl OutsideNote {
             supervisors: vec![supervisor],
             leaf: intent.leaf.clone(),
         };
-        let text = Note { schema: SCHEMA, boot: intent.boot.clone(), of: of.to_owned(), sandbox };
+        let text = OutsideNoteFile { schema: SCHEMA, boot: intent.boot.clone(), of: of.to_owned(), sandbox };
         NoteDirectory::make(root, DIRECTORY)?.write(&note.id, &text)?;
         Ok(note)
     }
@@ -61,7 +61,7 @@ impl OutsideNote {
     /// When the note cannot be read or written.
     pub fn add(&self, supervisor: ProcessId) -> io::Result<()> {
         let dir = directory(&self.root)?.ok_or(Errno::NOENT)?;
-        let mut note: Note = dir.read(&self.id).ok_or(Errno::NOENT)?;
+        let mut note: OutsideNoteFile = dir.read(&self.id).ok_or(Errno::NOENT)?;
         note.sandbox.supervisors.push(supervisor);
         dir.write(&self.id, &note)
     }
@@ -73,18 +73,18 @@ impl Resource for OutsideNote {
     }
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(forget(&self.root, &self.id)?)
+        Ok(remove_outside_note(&self.root, &self.id)?)
     }
 }
 
 /// The sandboxes that were started outside of one sandbox.
 #[derive(Debug)]
-struct StartedFrom {
+struct OutsideNotes {
     root: PathBuf,
     id: String,
 }
 
-impl Outside for StartedFrom {
+impl OutsideFinder for OutsideNotes {
     fn noted(&mut self) -> Vec<OutsideSandbox> {
         let notes = notes(&self.root).into_iter().filter(|note| note.of == self.id);
         notes.map(|note| note.sandbox).collect()
@@ -93,8 +93,8 @@ impl Outside for StartedFrom {
 
 /// Returns what a teardown of sandbox `id` must know.
 #[must_use]
-pub fn of(root: &Path, id: &str) -> Box<dyn Outside> {
-    Box::new(StartedFrom { root: root.to_owned(), id: id.to_owned() })
+pub fn outside_finder(root: &Path, id: &str) -> Box<dyn OutsideFinder> {
+    Box::new(OutsideNotes { root: root.to_owned(), id: id.to_owned() })
 }
 
 /// Returns the ids of the sandboxes that were started outside of sandbox `id`.
@@ -104,8 +104,8 @@ pub fn started_from(root: &Path, id: &str) -> Vec<String> {
 }
 
 /// Returns what the markers of processes mean that were handed over to sandboxes outside.
-pub(crate) fn marks(root: &Path) -> Vec<SparedMark> {
-    let kept = |note: Note| SparedMark {
+pub(crate) fn outside_marks(root: &Path) -> Vec<SparedMark> {
+    let kept = |note: OutsideNoteFile| SparedMark {
         sandbox: note.of,
         is_over: false,
         processes: Vec::new(),
@@ -118,7 +118,7 @@ pub(crate) fn marks(root: &Path) -> Vec<SparedMark> {
 ///
 /// # Errors
 /// Those of unlink(2).
-pub fn forget(root: &Path, id: &str) -> io::Result<()> {
+pub fn remove_outside_note(root: &Path, id: &str) -> io::Result<()> {
     directory(root)?.map_or(Ok(()), |dir| dir.remove(id))
 }
 
@@ -126,7 +126,10 @@ pub fn forget(root: &Path, id: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// When the processes cannot be read.
-pub fn prune(root: &Path, mut is_needed: impl FnMut(&str) -> io::Result<bool>) -> io::Result<()> {
+pub fn prune_outside_notes(
+    root: &Path,
+    mut is_needed: impl FnMut(&str) -> io::Result<bool>,
+) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
     let mut proc = ProcFs::open()?;
     dir.remove_unfinished(&mut proc)?;
@@ -145,13 +148,13 @@ fn directory(root: &Path) -> io::Result<Option<NoteDirectory>> {
 }
 
 /// Returns the notes of this boot. A note that cannot be read frees nothing.
-fn notes(root: &Path) -> Vec<Note> {
+fn notes(root: &Path) -> Vec<OutsideNoteFile> {
     let Ok(Some(dir)) = directory(root) else { return Vec::new() };
     dir.ids().unwrap_or_default().iter().filter_map(|id| read(&dir, id)).collect()
 }
 
-fn read(dir: &NoteDirectory, id: &str) -> Option<Note> {
-    let note: Note = dir.read(id)?;
+fn read(dir: &NoteDirectory, id: &str) -> Option<OutsideNoteFile> {
+    let note: OutsideNoteFile = dir.read(id)?;
     let is_own = note.sandbox.id == id && penfold_process::boot_id().is_ok_and(|boot| boot == note.boot);
     is_own.then_some(note)
 }

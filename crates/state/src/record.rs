@@ -14,11 +14,12 @@ use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::clear::{clear, entries};
+use crate::clear::{clear_directory, list_entries};
 use crate::files::{COUNTED, Files};
 use crate::id::Id;
 use crate::json::REPORT;
 use crate::lock;
+use crate::sweep_turn;
 
 use crate::intent::{INTENT, Intent};
 pub use crate::json::SCHEMA;
@@ -54,9 +55,17 @@ pub enum StateError {
 }
 
 impl StateError {
+    /// Returns the kind of the cause: what belongs to another user is not permitted.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            StateError::Io { source, .. } => source.kind(),
+            StateError::Stranger { .. } => io::ErrorKind::PermissionDenied,
+        }
+    }
+
     /// Tells whether there is no such directory or file.
     pub(crate) fn is_missing(&self) -> bool {
-        matches!(self, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        self.kind() == io::ErrorKind::NotFound
     }
 
     fn io<'a>(act: &'static str, path: &'a Path) -> impl FnOnce(rustix::io::Errno) -> StateError + use<'a> {
@@ -110,7 +119,7 @@ impl Registry {
                 // Another process has just probed whether the maker of the empty directory is dead, and may have
                 // removed it.
                 Err(error) if tries < lock::TRIES && (is_looked_at(&error) || error.is_missing()) => {
-                    lock::pause(tries);
+                    lock::pause_for_lock(tries);
                 }
                 Err(error) => {
                     // Remove only an empty directory: one with an intent belongs to another process.
@@ -162,7 +171,7 @@ impl Registry {
 
     fn is_bare(&self, name: &str) -> bool {
         open_private(self.dir.as_fd(), Path::new(name))
-            .is_ok_and(|dir| entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
+            .is_ok_and(|dir| list_entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
     }
 
     /// Returns the names of all records.
@@ -170,11 +179,19 @@ impl Registry {
     /// # Errors
     /// When the directory cannot be read.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        Ok(entries(self.dir.as_fd())?
+        Ok(list_entries(self.dir.as_fd())?
             .into_iter()
             .filter_map(|(name, _)| name.into_string().ok())
             .filter(|name| Id::is_short(name))
             .collect())
+    }
+
+    /// Returns the names of the records that the next sweep reads, at most this number; `own` is skipped.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn next_names(&self, own: &str, most: usize) -> io::Result<Vec<String>> {
+        sweep_turn::next_names(self.dir.as_fd(), own, most)
     }
 
     /// Takes over the record of an orphan. Its sandbox must have no supervisor and no verified end.
@@ -238,7 +255,7 @@ impl Registry {
     /// When the record cannot be opened or locked, or belongs to another user.
     pub fn resume(&self, name: &str) -> Result<Option<Record>, StateError> {
         let Some(files) = self.look(name)? else { return Ok(None) };
-        let is_held = lock::hold(&files.dir).map_err(|source| StateError::Io {
+        let is_held = lock::hold_lock(&files.dir).map_err(|source| StateError::Io {
             act: LOCK,
             path: files.path.clone(),
             source,
@@ -358,7 +375,7 @@ impl Resource for Record {
             return Ok(());
         }
         // A process that dies here leaves the record of an ended sandbox.
-        clear(self.files.dir.as_fd(), &[INTENT, REPORT])?;
+        clear_directory(self.files.dir.as_fd(), &[INTENT, REPORT])?;
         gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())
     }

@@ -5,21 +5,22 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_cgroup::{Leaf, Place};
+use penfold_cgroup::{Leaf, LeafPlace};
 use penfold_process::ProcFs;
-use penfold_resource::{Deadline, Owned};
+use penfold_resource::{OwnedResource, ReleaseDeadline};
 use penfold_sys::child::Exit;
-use penfold_teardown::lifecycle::{Event, Phase};
+use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
 use penfold_teardown::{
-    Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Survivor, Teardown, drive,
+    Cause, Findings, Level, Marker, MemberScope, Resource, SparePolicy, StopPolicy, Survivor, Teardown,
+    TeardownHost, drive_teardown,
 };
 use rustix::event::{PollFd, Timespec};
 
-use crate::claims::{self, Orphan};
-use crate::counters::{Counts, Mode};
+use crate::claims::{self, OrphanResource};
+use crate::counters::{Counts, StartMode};
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
-use crate::evidence::{Subject, UNWRITTEN_SURVIVORS, elsewhere};
+use crate::evidence::{EvidenceSubject, UNWRITTEN_SURVIVORS, elsewhere};
 use crate::execs;
 use crate::files::Files;
 use crate::history;
@@ -36,12 +37,12 @@ use crate::requester::Requester;
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
-use crate::state::Exited;
+use crate::state::CommandExit;
 use crate::survivor_memory::{forget_survivors, remember_survivors};
 use crate::survivors;
 use crate::time;
 
-/// The most records that [`sweep`] reads, so that a host full of sandboxes does not slow down each new one.
+/// The most records that [`find_orphans`] reads, so that a host full of sandboxes does not slow down each new one.
 const SWEPT: usize = 64;
 
 /// Ends the remains of a sandbox by its record.
@@ -55,7 +56,7 @@ const SWEPT: usize = 64;
 ///
 /// # Errors
 /// When /proc cannot be read; the record stays.
-pub fn recover(
+pub fn recover_sandbox(
     record: Record,
     named: bool,
     patience: Duration,
@@ -64,7 +65,7 @@ pub fn recover(
     let files = record.files().clone();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let was_counted = files.is_counted();
-    let Remains { findings, mode, report, journal } = end_remains(record, named, patience, by)?;
+    let EndedRemains { findings, mode, report, journal } = end_remains(record, named, patience, by)?;
     if let (Some(root), Some(mode)) = (root, mode) {
         // What survives is tried again, and its end counts once.
         let counts = if was_counted {
@@ -75,7 +76,7 @@ pub fn recover(
         };
         files.note_counted();
         let _ = counts.add_to(&root);
-        if let (Mode::Foreground, Some(report)) = (mode, report) {
+        if let (StartMode::Foreground, Some(report)) = (mode, report) {
             let _ = history::keep_again(&root, &report);
             if let (false, Some(journal)) = (was_counted, journal) {
                 // All that lived was left: no process of penfold watched over it.
@@ -87,23 +88,23 @@ pub fn recover(
 }
 
 /// The end of a sandbox without a supervisor.
-pub(crate) struct Remains {
+pub(crate) struct EndedRemains {
     findings: Findings,
     /// How the sandbox was started; `None` if the record was never used.
-    mode: Option<Mode>,
+    mode: Option<StartMode>,
     /// The report, if the intent is known.
     report: Option<Report>,
     /// The journal, if the intent is known.
     journal: Option<Journal>,
 }
 
-/// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak.
+/// As [`recover_sandbox`], for a nested sandbox that was ended with the enclosing one and is no leak.
 pub(crate) fn end_remains(
     record: Record,
     named: bool,
     patience: Duration,
     by: Option<Requester>,
-) -> io::Result<Remains> {
+) -> io::Result<EndedRemains> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
     let (intent, newer) = match record.intent() {
@@ -119,8 +120,8 @@ pub(crate) fn end_remains(
     let had_ended = files.has_ended();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let had_survivors = has_survivors(root.as_deref(), &id);
-    let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
-    let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
+    let marker = marked::build_marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
+    let sparing = spared::spare_policy_of_intent(intent.as_ref(), root.as_deref());
     let is_blind = has_unknown_survivors(&files, intent.as_ref());
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept && !is_blind {
@@ -135,9 +136,9 @@ pub(crate) fn end_remains(
         resources.push(Box::new(scratch));
     }
     resources.extend(scope(intent.as_ref(), &id));
-    resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
+    resources.extend(intent.iter().flat_map(|intent| owned_resources(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let members = Members { marker: &marker, root: root.as_deref(), leaf, sparing };
+    let members = MemberTraces { marker: &marker, root: root.as_deref(), leaf, sparing };
     let mut findings = end(members, patience, resources)?;
     if is_blind {
         findings.verified = false;
@@ -166,7 +167,7 @@ pub(crate) fn end_remains(
         write_end(&files, report);
     }
     let journal = intent.as_ref().map(|intent| Journal::of(&files, intent));
-    Ok(Remains { findings, mode, report, journal })
+    Ok(EndedRemains { findings, mode, report, journal })
 }
 
 /// Opens the leaf of a sandbox.
@@ -182,7 +183,7 @@ fn leaf_of(intent: Option<&Intent>, id: &str) -> io::Result<Option<Leaf>> {
 
 /// Tells whether members that could not be ended before are known, and live.
 fn has_survivors(root: Option<&Path>, id: &str) -> bool {
-    root.is_some_and(|root| survivors::living(root, id).is_ok_and(|living| !living.is_empty()))
+    root.is_some_and(|root| survivors::living_survivors(root, id).is_ok_and(|living| !living.is_empty()))
 }
 
 /// Tells whether there may be survivors of this boot that nobody could write down.
@@ -192,11 +193,11 @@ fn has_unknown_survivors(files: &Files, intent: Option<&Intent>) -> bool {
 }
 
 /// Returns how a sandbox was started; `None` if the process that made the record was killed before it had begun.
-fn mode_of(intent: Option<&Intent>, findings: &Findings) -> Option<Mode> {
+fn mode_of(intent: Option<&Intent>, findings: &Findings) -> Option<StartMode> {
     match intent {
-        Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
+        Some(intent) if intent.detached.is_some() => Some(StartMode::Detached),
         None if findings.verified && findings.ended.is_empty() => None,
-        Some(_) | None => Some(Mode::Foreground),
+        Some(_) | None => Some(StartMode::Foreground),
     }
 }
 
@@ -216,7 +217,7 @@ fn publish_lost(files: &Files, intent: &Intent, findings: &Findings, by: Option<
 ///
 /// If the disk has no room, the sandbox counts as lost, although nothing is left of it.
 fn write_end(files: &Files, report: &Report) {
-    let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: time::now_ms() };
+    let unknown = CommandExit { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: time::now_ms() };
     let _ = files.write_end(&unknown, report);
 }
 
@@ -260,16 +261,16 @@ pub fn recover_unrecorded(
 ) -> io::Result<Findings> {
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
-    let marker = marked::marker(id, intent.as_ref(), None, named, root);
-    let sparing = spared::sparing_of(intent.as_ref(), root);
+    let marker = marked::build_marker(id, intent.as_ref(), None, named, root);
+    let sparing = spared::spare_policy_of_intent(intent.as_ref(), root);
     let scope = scope(intent.as_ref(), id);
-    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, root, patience)).collect();
+    let owned: Vec<_> = intent.iter().flat_map(|intent| owned_resources(intent, root, patience)).collect();
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    let members = Members { marker: &marker, root, leaf, sparing };
+    let members = MemberTraces { marker: &marker, root, leaf, sparing };
     let findings = end(members, patience, scratch.into_iter().chain(scope).chain(owned).collect())?;
     if let Some(root) = root.filter(|_| findings.verified) {
         forget_survivors(root, id);
@@ -285,18 +286,18 @@ fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
 
 /// Returns the resources that an intent names, in the order in which they were made. What does not outlive a boot is left out
 /// after one, and what another sandbox of the state root has claimed: it is another's by now.
-pub fn owned(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Box<dyn Resource>> {
+pub fn owned_resources(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Box<dyn Resource>> {
     let same_boot = penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
-    let deadline = Deadline::after(patience);
+    let deadline = ReleaseDeadline::after(patience);
     let planned = intent.resources.iter().filter(|planned| {
         let id = intent.id.short();
         (same_boot || planned.outlives_boot())
             && root.is_none_or(|root| !claims::is_anothers(root, planned, &id))
     });
     let made = planned.map(|planned| {
-        let owned = Owned::new(planned.clone(), intent.owner(), &deadline);
+        let owned = OwnedResource::new(planned.clone(), intent.owner(), &deadline);
         match root {
-            Some(root) => boxed(Orphan::new(root, &intent.id.short(), planned.clone(), owned)),
+            Some(root) => boxed(OrphanResource::new(root, &intent.id.short(), planned.clone(), owned)),
             None => boxed(owned),
         }
     });
@@ -328,47 +329,47 @@ fn is_about(intent: &Intent, id: &str) -> bool {
 
 /// Returns the scratch directory of a sandbox without a record, from the environment of its members.
 fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
-    let marked = fingerprints::marked(None, |_| false).complete()?;
-    Ok(marked.get(id).and_then(|pids| fingerprints::scratch(pids, id)))
+    let marked = fingerprints::find_marked_processes(None, |_| false).complete()?;
+    Ok(marked.get(id).and_then(|pids| fingerprints::scratch_of_processes(pids, id)))
 }
 
 /// Opens the leaf of a sandbox without a record: in the place of this process, or anywhere else.
 fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
-    if let Ok(place) = Place::find_here() {
+    if let Ok(place) = LeafPlace::find_here() {
         let usual = place.path().join(LeafName::of(id));
         if let Some(leaf) = Leaf::open(&usual).map_err(io::Error::other)? {
             return Ok(Some(leaf));
         }
     }
-    match fingerprints::leaves().complete()?.get(id) {
+    match fingerprints::find_leaves().complete()?.get(id) {
         Some(path) => Leaf::open(path).map_err(io::Error::other),
         None => Ok(None),
     }
 }
 
 /// By what the members of a sandbox without a supervisor are known.
-struct Members<'a> {
+struct MemberTraces<'a> {
     marker: &'a Marker,
     /// The state root, which remembers survivors.
     root: Option<&'a Path>,
     leaf: Option<Leaf>,
-    sparing: Option<Sparing>,
+    sparing: Option<SparePolicy>,
 }
 
 fn end(
-    Members { marker, root, leaf, sparing }: Members<'_>,
+    MemberTraces { marker, root, leaf, sparing }: MemberTraces<'_>,
     patience: Duration,
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let search = marked::search(marker, root, &mut proc)?;
-    let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    let search = marked::search_members(marker, root, &mut proc)?;
+    let mut teardown = Teardown::new(proc, leaf, MemberScope::Host(Box::new(search)));
     if let Some(sparing) = sparing {
         teardown.spare(sparing);
     }
     teardown.want_details();
-    let mut host = Recovering { patience, begun: false };
-    let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    let mut host = RecoveryHost { patience, begun: false };
+    let mut findings = drive_teardown(&mut teardown, Phase::Running, &mut host, &mut resources);
     if let Some(root) = root.filter(|_| !findings.verified) {
         // Processes that may only have copied the marker are named below: they are no members, and not remembered.
         remember_survivors(root, &marker.sandbox, &findings.survivors);
@@ -377,13 +378,15 @@ fn end(
     Ok(findings)
 }
 
-/// Tells whether [`sweep`] would find a record without a supervisor; `own` is skipped.
+/// Returns the records without a supervisor that a [`sweep_orphans`] ends, among those whose turn it is; `own` is skipped. Among many
+/// sandboxes, each call looks at the next 64.
 ///
 /// # Errors
 /// When the records cannot be listed.
-pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
-    let names = some(registry, own)?;
-    Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(record)) if is_swept(&record))))
+pub fn find_orphans(registry: &Registry, own: &str) -> io::Result<Vec<String>> {
+    let mut names = registry.next_names(own, SWEPT)?;
+    names.retain(|name| matches!(registry.take_orphan(name), Ok(Some(record)) if is_swept(&record)));
+    Ok(names)
 }
 
 /// Tells whether a record without a supervisor may be recovered without a request.
@@ -401,8 +404,9 @@ fn is_swept(record: &Record) -> bool {
 /// Tells whether a record is a copy of the one that a supervisor in another mount namespace holds.
 fn runs_elsewhere(record: &Record, leaf: Option<&Path>) -> bool {
     let root = record.files().path().ancestors().nth(2).unwrap_or(Path::new("/"));
-    let subject = Subject { id: record.name(), leaf, has_record: true, has_unwritten_survivors: false };
-    !elsewhere::supervisors(&Fingerprints::below(root), &subject).is_empty()
+    let subject =
+        EvidenceSubject { id: record.name(), leaf, has_record: true, has_unwritten_survivors: false };
+    !elsewhere::supervisors_elsewhere(&Fingerprints::below(root), &subject).is_empty()
 }
 
 /// Tells whether [`recover_lost`] would recover this sandbox.
@@ -421,50 +425,31 @@ pub fn is_lost(registry: &Registry, name: &str) -> io::Result<bool> {
 /// When the record cannot be opened, or /proc cannot be read; the record stays.
 pub fn recover_lost(registry: &Registry, name: &str, patience: Duration) -> io::Result<Option<Findings>> {
     match registry.take_orphan(name).map_err(io::Error::other)? {
-        Some(record) if is_swept(&record) => recover(record, false, patience, None).map(Some),
+        Some(record) if is_swept(&record) => recover_sandbox(record, false, patience, None).map(Some),
         _ => Ok(None),
     }
 }
 
-/// Ends the remains of sandboxes without a supervisor in this registry.
-///
-/// A sweep reads only a limited number of records; among many it begins at a random one.
-///
-/// # Errors
-/// When the records cannot be listed. A record that cannot be recovered stays for the next sweep.
-pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
-    for name in some(registry, "")? {
-        if let Ok(Some(record)) = registry.take_orphan(&name)
+/// Ends the remains of these sandboxes, if they have no supervisor. A record that cannot be recovered stays for a later sweep.
+pub fn sweep_orphans(registry: &Registry, orphans: &[String], patience: Duration) {
+    for name in orphans {
+        if let Ok(Some(record)) = registry.take_orphan(name)
             && is_swept(&record)
         {
-            let _ = recover(record, false, patience, None);
+            let _ = recover_sandbox(record, false, patience, None);
         }
     }
-    Ok(())
 }
 
-fn some(registry: &Registry, own: &str) -> io::Result<Vec<String>> {
-    let mut names = registry.names()?;
-    names.retain(|name| name != own);
-    if names.len() > SWEPT {
-        let mut random = [0_u8; 2];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let start = usize::from(u16::from_ne_bytes(random)) % names.len();
-        names.rotate_left(start);
-        names.truncate(SWEPT);
-    }
-    Ok(names)
-}
-
-struct Recovering {
+struct RecoveryHost {
     patience: Duration,
     begun: bool,
 }
 
-impl Host for Recovering {
-    fn wait(&mut self, mut watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+impl TeardownHost for RecoveryHost {
+    fn wait(&mut self, mut watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<LifecycleEvent> {
         if !std::mem::replace(&mut self.begun, true) {
-            return Some(Event::KillRequested);
+            return Some(LifecycleEvent::KillRequested);
         }
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let _ = rustix::event::poll(&mut watch, timeout.as_ref());

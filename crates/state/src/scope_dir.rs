@@ -29,7 +29,7 @@ pub struct ScopeDir {
 
 /// The cgroup of a scope is still there.
 #[derive(Debug, thiserror::Error)]
-pub enum ScopeLeft {
+pub enum RemainingScope {
     /// It has members.
     #[error("there are processes in it")]
     Populated,
@@ -83,7 +83,7 @@ impl ScopeDir {
     ///
     /// # Errors
     /// When the cgroup is still there at the deadline.
-    pub fn wait_gone(&self, until: Instant) -> Result<(), ScopeLeft> {
+    pub fn wait_gone(&self, until: Instant) -> Result<(), RemainingScope> {
         let managers = Instant::now() + MANAGERS_TIME;
         while !self.is_gone() {
             let now = Instant::now();
@@ -96,7 +96,11 @@ impl ScopeDir {
             if now >= until && !self.is_gone() {
                 let populated =
                     Leaf::open(&self.path).ok().flatten().and_then(|scope| scope.populated().ok());
-                return Err(if populated == Some(false) { ScopeLeft::Empty } else { ScopeLeft::Populated });
+                return Err(if populated == Some(false) {
+                    RemainingScope::Empty
+                } else {
+                    RemainingScope::Populated
+                });
             }
             let _ = rustix::event::poll(&mut [], Some(&LOOK));
         }

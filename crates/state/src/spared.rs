@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_process::{Pid, ProcFs, ProcessId};
-use penfold_teardown::spare::{Earlier, SparedNotes};
-use penfold_teardown::{Spared, SparedMark, Sparing};
+use penfold_teardown::spare::{EarlierNotes, SparedNotes};
+use penfold_teardown::{SparePolicy, SparedMark, SparedProcess};
 use serde::{Deserialize, Serialize};
 
 use crate::intent::Intent;
@@ -24,22 +24,22 @@ pub const ROOT_VARIABLE: &str = "PENFOLD_SPARED";
 
 /// Returns what a teardown of a sandbox with this plan needs.
 #[must_use]
-pub fn sparing(plan: &SparePlan, root: &Path, id: &str) -> Sparing {
+pub fn spare_policy(plan: &SparePlan, root: &Path, id: &str) -> SparePolicy {
     let notes = Box::new(SparedFile { root: root.to_owned(), id: id.to_owned(), leader: None });
-    let outside = plan.allows_outside.then(|| outside::of(root, id));
-    Sparing { rules: plan.rules.clone(), home: plan.home.clone(), is_partial: false, notes, outside }
+    let outside = plan.allows_outside.then(|| outside::outside_finder(root, id));
+    SparePolicy { rules: plan.rules.clone(), home: plan.home.clone(), is_partial: false, notes, outside }
 }
 
 /// Returns what a teardown of a sandbox with this intent needs; `None` if the sandbox spares nothing.
 #[must_use]
-pub fn sparing_of(intent: Option<&Intent>, root: Option<&Path>) -> Option<Sparing> {
+pub fn spare_policy_of_intent(intent: Option<&Intent>, root: Option<&Path>) -> Option<SparePolicy> {
     let intent = intent?;
-    Some(sparing(intent.spare.as_ref()?, root?, &intent.id.short()))
+    Some(spare_policy(intent.spare.as_ref()?, root?, &intent.id.short()))
 }
 
 /// The note of one sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Note {
+struct SpareNoteFile {
     schema: u32,
     /// The boot in which the processes run.
     boot: String,
@@ -47,7 +47,7 @@ struct Note {
     leader: Option<ProcessId>,
     /// Whether nothing but the spared processes was left of the sandbox.
     is_over: bool,
-    spared: Vec<Spared>,
+    spared: Vec<SparedProcess>,
 }
 
 /// The file with the note of one sandbox.
@@ -59,14 +59,14 @@ struct SparedFile {
 }
 
 impl SparedNotes for SparedFile {
-    fn earlier(&mut self) -> Earlier {
-        let Ok(Some(dir)) = directory(&self.root) else { return Earlier::default() };
-        let Some(note) = read(&dir, &self.id) else { return Earlier::default() };
+    fn earlier(&mut self) -> EarlierNotes {
+        let Ok(Some(dir)) = directory(&self.root) else { return EarlierNotes::default() };
+        let Some(note) = read(&dir, &self.id) else { return EarlierNotes::default() };
         self.leader = note.leader;
-        Earlier { leader: note.leader, spared: note.spared }
+        EarlierNotes { leader: note.leader, spared: note.spared }
     }
 
-    fn write(&mut self, spared: &[Spared], is_over: bool) -> io::Result<()> {
+    fn write(&mut self, spared: &[SparedProcess], is_over: bool) -> io::Result<()> {
         if is_over && spared.is_empty() {
             return match directory(&self.root)? {
                 Some(dir) => dir.remove(&self.id),
@@ -74,7 +74,8 @@ impl SparedNotes for SparedFile {
             };
         }
         let boot = penfold_process::boot_id()?;
-        let note = Note { schema: SCHEMA, boot, leader: self.leader, is_over, spared: spared.to_vec() };
+        let note =
+            SpareNoteFile { schema: SCHEMA, boot, leader: self.leader, is_over, spared: spared.to_vec() };
         NoteDirectory::make(&self.root, DIRECTORY)?.write(&self.id, &note)
     }
 }
@@ -89,22 +90,22 @@ pub fn note_leader(root: &Path, id: &str, leader: ProcessId) -> io::Result<()> {
 
 /// Returns the leader of a sandbox that spares processes, or lets its members start sandboxes outside.
 #[must_use]
-pub fn leader(root: &Path, id: &str) -> Option<ProcessId> {
+pub fn noted_leader(root: &Path, id: &str) -> Option<ProcessId> {
     read(&directory(root).ok()??, id)?.leader
 }
 
 /// Returns the sandboxes below a state root that have spared processes in this boot, or have handed them over. A note that cannot
 /// be read frees nothing.
 #[must_use]
-pub fn marks(root: &Path) -> Vec<SparedMark> {
-    let mut marks = outside::marks(root);
+pub fn spared_marks(root: &Path) -> Vec<SparedMark> {
+    let mut marks = outside::outside_marks(root);
     let Ok(Some(dir)) = directory(root) else { return marks };
     let names = dir.ids().unwrap_or_default();
     let notes = names.into_iter().filter_map(|name| Some((read(&dir, &name)?, name)));
     marks.extend(notes.map(|(note, sandbox)| SparedMark {
         sandbox,
         is_over: note.is_over,
-        processes: note.spared.iter().filter_map(Spared::id).collect(),
+        processes: note.spared.iter().filter_map(SparedProcess::id).collect(),
         kept_by: None,
     }));
     marks
@@ -113,7 +114,7 @@ pub fn marks(root: &Path) -> Vec<SparedMark> {
 /// Tells whether a sandbox below a state root has noted in this boot what it spares.
 pub(crate) fn is_noted(root: &Path, id: &str) -> bool {
     directory(root).ok().flatten().is_some_and(|dir| read(&dir, id).is_some())
-        || outside::marks(root).iter().any(|mark| mark.sandbox == id)
+        || outside::outside_marks(root).iter().any(|mark| mark.sandbox == id)
 }
 
 /// Removes the notes whose processes are gone, unless `is_needed` says that a sandbox has a record, or that a process has its
@@ -121,13 +122,16 @@ pub(crate) fn is_noted(root: &Path, id: &str) -> bool {
 ///
 /// # Errors
 /// When the notes, or their processes, cannot be read.
-pub fn prune(root: &Path, mut is_needed: impl FnMut(&str) -> io::Result<bool>) -> io::Result<()> {
+pub fn prune_spared_notes(
+    root: &Path,
+    mut is_needed: impl FnMut(&str) -> io::Result<bool>,
+) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
     let mut proc = ProcFs::open()?;
     dir.remove_unfinished(&mut proc)?;
     for name in dir.ids()? {
         let lives = read(&dir, &name).is_some_and(|note| {
-            let mut ids = note.spared.iter().filter_map(Spared::id);
+            let mut ids = note.spared.iter().filter_map(SparedProcess::id);
             ids.any(|id| !proc.presence(id).is_gone())
         });
         if !lives && !is_needed(&name)? {
@@ -149,7 +153,7 @@ pub(crate) fn still_binding(
     }
     // A process that has ended binds nobody; one that cannot be read is as it seems.
     match proc.stat(pid) {
-        Ok(Some(stat)) => penfold_teardown::spare::binding(&ids, stat.id(), proc, spared).to_vec(),
+        Ok(Some(stat)) => penfold_teardown::spare::binding_ids(&ids, stat.id(), proc, spared).to_vec(),
         _ => ids,
     }
 }
@@ -159,7 +163,7 @@ fn directory(root: &Path) -> io::Result<Option<NoteDirectory>> {
 }
 
 /// Reads a note of this boot.
-fn read(dir: &NoteDirectory, id: &str) -> Option<Note> {
-    let note: Note = dir.read(id)?;
+fn read(dir: &NoteDirectory, id: &str) -> Option<SpareNoteFile> {
+    let note: SpareNoteFile = dir.read(id)?;
     penfold_process::boot_id().is_ok_and(|boot| boot == note.boot).then_some(note)
 }

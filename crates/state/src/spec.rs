@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_cgroup::Limits;
-use penfold_resource::Planned;
+use penfold_resource::PlannedResource;
 use penfold_teardown::SpareRule;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Signal};
@@ -21,7 +21,7 @@ use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::launch::LaunchSource;
 use crate::life::{Life, OnFailure};
-use crate::names::Name;
+use crate::names::NameClaim;
 use crate::scratch::ScratchSpec;
 use crate::wire::Size;
 
@@ -68,7 +68,7 @@ pub struct Spec {
     /// The name, if the sandbox has one.
     pub name: Option<String>,
     /// The name, if it was taken already.
-    pub claim: Option<Name>,
+    pub claim: Option<NameClaim>,
     /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The program and its arguments.
@@ -103,7 +103,7 @@ pub struct Spec {
     /// The scratch directory, if one is requested.
     pub scratch: Option<ScratchSpec>,
     /// The resources, in the order in which they are made.
-    pub resources: Vec<Planned>,
+    pub resources: Vec<PlannedResource>,
     /// The containment.
     pub contain: Contain,
     /// The limits; with any, there must be a leaf.
@@ -148,7 +148,7 @@ impl Spec {
     /// Returns the network namespace that the command enters.
     #[must_use]
     pub fn netns(&self) -> Option<PathBuf> {
-        self.resources.iter().find_map(Planned::netns_path)
+        self.resources.iter().find_map(PlannedResource::netns_path)
     }
 }
 
@@ -265,7 +265,7 @@ pub struct ExecSpec {
     pub beside: bool,
     /// The settings of a recorded exec, whose output and end stay on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recorded: Option<Recorded>,
+    pub recorded: Option<RecordSettings>,
 }
 
 impl ExecSpec {
@@ -285,7 +285,7 @@ impl ExecSpec {
 
 /// The settings of a recorded exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recorded {
+pub struct RecordSettings {
     /// The labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -33,7 +33,7 @@ pub struct State {
     pub next_start_at_ms: Option<u64>,
     /// The execs that still run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub execs: Vec<Exec>,
+    pub execs: Vec<ExecState>,
     /// The features that the host lacks, and the consequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
@@ -41,7 +41,7 @@ pub struct State {
 
 /// An exec: a command that runs in the sandbox besides its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exec {
+pub struct ExecState {
     /// Its number in the sandbox, from 1.
     pub number: u32,
     /// The beginning of the command, for people.
@@ -57,7 +57,7 @@ pub struct Exec {
 const BRIEF: usize = 256;
 
 /// Shortens the command of an exec: one file may list thousands.
-pub fn brief(command: Vec<String>) -> Vec<String> {
+pub fn shorten_exec_command(command: Vec<String>) -> Vec<String> {
     shortened_to(command, BRIEF)
 }
 
@@ -130,7 +130,7 @@ impl std::fmt::Display for Status {
 
 /// `exit.json`: how the command ended. The first process that knows writes it once; nothing ever replaces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exited {
+pub struct CommandExit {
     /// The version of this format.
     pub schema: u32,
     /// How the leader ended; `None` if unknown. Never invented.
@@ -141,7 +141,7 @@ pub struct Exited {
     pub at_ms: u64,
 }
 
-impl Exited {
+impl CommandExit {
     /// Returns the status of a sandbox that ended like this.
     pub fn status(&self) -> Status {
         match self.cause {

@@ -10,7 +10,7 @@ use crate::survivors;
 
 /// Remembers survivors. If they cannot be written, the record says at least that there are some.
 pub fn remember_survivors(root: &Path, id: &str, survivors: &[Survivor]) {
-    if survivors::remember(root, id, survivors).is_err()
+    if survivors::write_survivors(root, id, survivors).is_err()
         && let Some(files) = record_files(root, id)
     {
         files.mark_unwritten_survivors();
@@ -31,13 +31,13 @@ pub fn forget_survivors(root: &Path, id: &str) {
         files.unmark_survivors();
     }
     // What cannot be removed is seen to be dead.
-    let _ = survivors::forget(root, id);
+    let _ = survivors::remove_survivors(root, id);
 }
 
 /// Remembers the survivors that a search over the host has left, or forgets all if it has left none.
 pub fn note_survivors(root: &Path, id: &str, findings: &Findings) {
     if findings.verified {
-        let _ = survivors::forget(root, id);
+        let _ = survivors::remove_survivors(root, id);
     } else {
         remember_survivors(root, id, &findings.survivors);
     }

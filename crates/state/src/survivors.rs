@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use penfold_process::{Pid, Presence, ProcFs, Process, ProcessId, StartTime, Stat, pid_from_raw};
+use penfold_process::{Pid, ProcFs, Process, ProcessId, ProcessPresence, StartTime, Stat, pid_from_raw};
 use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
@@ -30,27 +30,27 @@ const NAMED: usize = 3;
 
 /// A survivor that lives.
 #[derive(Debug)]
-pub enum Alive {
+pub enum LivingSurvivor {
     /// A process that `/proc` shows.
     Seen(Stat),
     /// A process that `/proc` hides (hidepid), with its pidfd.
     Hidden(Pid, OwnedFd),
 }
 
-impl Alive {
+impl LivingSurvivor {
     /// Returns the pid.
     pub fn pid(&self) -> Pid {
         match self {
-            Alive::Seen(stat) => stat.pid,
-            Alive::Hidden(pid, _) => *pid,
+            LivingSurvivor::Seen(stat) => stat.pid,
+            LivingSurvivor::Hidden(pid, _) => *pid,
         }
     }
 
     /// Returns the identity, if `/proc` shows it.
     pub fn id(&self) -> Option<ProcessId> {
         match self {
-            Alive::Seen(stat) => Some(stat.id()),
-            Alive::Hidden(..) => None,
+            LivingSurvivor::Seen(stat) => Some(stat.id()),
+            LivingSurvivor::Hidden(..) => None,
         }
     }
 
@@ -62,7 +62,7 @@ impl Alive {
     /// Describes the survivor, with the reason why it lives.
     pub fn describe(&self, proc: &mut ProcFs) -> Survivor {
         match self {
-            Alive::Seen(stat) => {
+            LivingSurvivor::Seen(stat) => {
                 let (state, wait_channel) = proc.waits(stat);
                 let state = state.letter();
                 let is_stuck = state == 'D';
@@ -80,13 +80,13 @@ impl Alive {
                     reason,
                 }
             }
-            Alive::Hidden(pid, _) => Survivor::hidden(*pid, proc.is_blind()),
+            LivingSurvivor::Hidden(pid, _) => Survivor::hidden(*pid, proc.is_blind()),
         }
     }
 }
 
 /// Describes a few survivors, a sentence each.
-pub fn sentences(survivors: &[Alive]) -> Vec<String> {
+pub fn describe_survivors(survivors: &[LivingSurvivor]) -> Vec<String> {
     let Ok(mut proc) = ProcFs::open() else { return Vec::new() };
     let mut sentences: Vec<String> =
         survivors.iter().take(NAMED).map(|alive| alive.describe(&mut proc).to_string()).collect();
@@ -98,23 +98,23 @@ pub fn sentences(survivors: &[Alive]) -> Vec<String> {
 
 /// The identity of a survivor in the name of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Identity {
+enum SurvivorIdentity {
     /// By the start time.
     Start(ProcessId),
     /// By the inode of its pidfd, which is unique since Linux 6.9; before, all pidfds have the same.
     Inode(Pid, u64),
 }
 
-impl Identity {
+impl SurvivorIdentity {
     fn name(self, boot: &str) -> String {
         match self {
-            Identity::Start(id) => format!("{}-{}-{boot}", id.pid.as_raw_pid(), id.start.0),
-            Identity::Inode(pid, inode) => format!("{}-i{inode}-{boot}", pid.as_raw_pid()),
+            SurvivorIdentity::Start(id) => format!("{}-{}-{boot}", id.pid.as_raw_pid(), id.start.0),
+            SurvivorIdentity::Inode(pid, inode) => format!("{}-i{inode}-{boot}", pid.as_raw_pid()),
         }
     }
 
     /// Reads the name of a file; `None` for one of another boot, whose processes are gone.
-    fn of(name: &str, boot: &str) -> Option<Identity> {
+    fn of(name: &str, boot: &str) -> Option<SurvivorIdentity> {
         let mut parts = name.splitn(3, '-');
         let pid = pid_from_raw(parts.next()?.parse().ok()?)?;
         let identity = parts.next()?;
@@ -122,20 +122,24 @@ impl Identity {
             return None;
         }
         match identity.strip_prefix('i') {
-            Some(inode) => Some(Identity::Inode(pid, inode.parse().ok()?)),
-            None => Some(Identity::Start(ProcessId { pid, start: StartTime(identity.parse().ok()?) })),
+            Some(inode) => Some(SurvivorIdentity::Inode(pid, inode.parse().ok()?)),
+            None => {
+                Some(SurvivorIdentity::Start(ProcessId { pid, start: StartTime(identity.parse().ok()?) }))
+            }
         }
     }
 
     /// Looks for the process; `None` if it is gone.
-    fn look(self, proc: &mut ProcFs) -> io::Result<Option<Alive>> {
+    fn look(self, proc: &mut ProcFs) -> io::Result<Option<LivingSurvivor>> {
         match self {
-            Identity::Start(id) => match proc.presence(id) {
-                Presence::Alive(stat) => Ok(Some(Alive::Seen(stat))),
-                Presence::Gone => Ok(None),
-                Presence::Unknown => Ok(open_living(id.pid)?.map(|pidfd| Alive::Hidden(id.pid, pidfd))),
+            SurvivorIdentity::Start(id) => match proc.presence(id) {
+                ProcessPresence::Alive(stat) => Ok(Some(LivingSurvivor::Seen(stat))),
+                ProcessPresence::Gone => Ok(None),
+                ProcessPresence::Unknown => {
+                    Ok(open_living(id.pid)?.map(|pidfd| LivingSurvivor::Hidden(id.pid, pidfd)))
+                }
             },
-            Identity::Inode(pid, inode) => {
+            SurvivorIdentity::Inode(pid, inode) => {
                 let Some(pidfd) = open_living(pid)? else { return Ok(None) };
                 if rustix::fs::fstat(&pidfd)?.st_ino != inode {
                     return Ok(None);
@@ -143,11 +147,11 @@ impl Identity {
                 match Process::from_pidfd(proc, pidfd.try_clone()?, pid) {
                     Ok(None) => Ok(None),
                     Ok(Some(process)) => Ok(match proc.presence(process.id()) {
-                        Presence::Alive(stat) => Some(Alive::Seen(stat)),
-                        Presence::Gone => None,
-                        Presence::Unknown => Some(Alive::Hidden(pid, pidfd)),
+                        ProcessPresence::Alive(stat) => Some(LivingSurvivor::Seen(stat)),
+                        ProcessPresence::Gone => None,
+                        ProcessPresence::Unknown => Some(LivingSurvivor::Hidden(pid, pidfd)),
                     }),
-                    Err(_) => Ok(Some(Alive::Hidden(pid, pidfd))),
+                    Err(_) => Ok(Some(LivingSurvivor::Hidden(pid, pidfd))),
                 }
             }
         }
@@ -170,8 +174,8 @@ fn open_living(pid: Pid) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// When they cannot be written. Nothing is made without a state root.
-pub(crate) fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()> {
-    let identities: Vec<Identity> = survivors.iter().filter_map(identity).take(MOST).collect();
+pub(crate) fn write_survivors(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()> {
+    let identities: Vec<SurvivorIdentity> = survivors.iter().filter_map(identity).take(MOST).collect();
     if identities.is_empty() {
         return Ok(());
     }
@@ -192,21 +196,21 @@ pub(crate) fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Res
     Ok(())
 }
 
-fn identity(survivor: &Survivor) -> Option<Identity> {
+fn identity(survivor: &Survivor) -> Option<SurvivorIdentity> {
     let Survivor::Process { pid, start_time, .. } = survivor else { return None };
     let pid = pid_from_raw(*pid)?;
     if *start_time > 0 {
-        return Some(Identity::Start(ProcessId { pid, start: StartTime(*start_time) }));
+        return Some(SurvivorIdentity::Start(ProcessId { pid, start: StartTime(*start_time) }));
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    Some(Identity::Inode(pid, rustix::fs::fstat(&pidfd).ok()?.st_ino))
+    Some(SurvivorIdentity::Inode(pid, rustix::fs::fstat(&pidfd).ok()?.st_ino))
 }
 
 /// Returns the survivors of one sandbox that live.
 ///
 /// # Errors
 /// When they cannot be read: each may live.
-pub fn living(root: &Path, id: &str) -> io::Result<Vec<Alive>> {
+pub fn living_survivors(root: &Path, id: &str) -> io::Result<Vec<LivingSurvivor>> {
     let Some(dir) = directory(root)? else { return Ok(Vec::new()) };
     let dir = match open_private(dir.as_fd(), Path::new(id)) {
         Ok(dir) => dir,
@@ -225,11 +229,11 @@ pub(crate) fn is_remembered(root: &Path, id: &str) -> bool {
 ///
 /// # Errors
 /// When they cannot be read: each sandbox may have some.
-pub(crate) fn all(root: &Path) -> io::Result<HashMap<String, Vec<Alive>>> {
+pub(crate) fn all_living_survivors(root: &Path) -> io::Result<HashMap<String, Vec<LivingSurvivor>>> {
     directory(root)?.map_or_else(|| Ok(HashMap::new()), |dir| list(&dir))
 }
 
-fn list(dir: &OwnedFd) -> io::Result<HashMap<String, Vec<Alive>>> {
+fn list(dir: &OwnedFd) -> io::Result<HashMap<String, Vec<LivingSurvivor>>> {
     let (mut proc, boot) = (ProcFs::open()?, penfold_process::boot_id()?);
     let mut found = HashMap::new();
     for id in ids(dir)? {
@@ -255,11 +259,13 @@ fn ids(dir: &OwnedFd) -> io::Result<Vec<String>> {
     Ok(ids)
 }
 
-fn read(dir: &OwnedFd, proc: &mut ProcFs, boot: &str) -> io::Result<Vec<Alive>> {
+fn read(dir: &OwnedFd, proc: &mut ProcFs, boot: &str) -> io::Result<Vec<LivingSurvivor>> {
     let mut living = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
-        let Some(identity) = entry.file_name().to_str().ok().and_then(|name| Identity::of(name, boot)) else {
+        let Some(identity) =
+            entry.file_name().to_str().ok().and_then(|name| SurvivorIdentity::of(name, boot))
+        else {
             continue;
         };
         living.extend(identity.look(proc)?);
@@ -272,7 +278,7 @@ fn read(dir: &OwnedFd, proc: &mut ProcFs, boot: &str) -> io::Result<Vec<Alive>> 
 ///
 /// # Errors
 /// When they cannot be removed. Until they are, they are known to be dead by a look at each.
-pub(crate) fn forget(root: &Path, id: &str) -> io::Result<()> {
+pub(crate) fn remove_survivors(root: &Path, id: &str) -> io::Result<()> {
     let Some(top) = directory(root)? else { return Ok(()) };
     let dir = match open_private(top.as_fd(), Path::new(id)) {
         Ok(dir) => dir,
@@ -296,11 +302,11 @@ pub(crate) fn forget(root: &Path, id: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// When they cannot be read or removed.
-pub fn prune(root: &Path) -> io::Result<()> {
+pub fn prune_survivors(root: &Path) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
     let living = list(&dir)?;
     for id in ids(&dir)?.iter().filter(|id| !living.contains_key(*id)) {
-        forget(root, id)?;
+        remove_survivors(root, id)?;
     }
     Ok(())
 }

@@ -5,19 +5,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Returns the time, in milliseconds since 1970.
 pub fn now_ms() -> u64 {
-    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    whole_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// Returns the whole milliseconds of a duration, at most `u64::MAX`.
-pub fn millis(duration: Duration) -> u64 {
+pub fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`. The length is constant, so that columns align.
-pub fn rfc3339(time: u64) -> String {
+pub fn format_rfc3339(time: u64) -> String {
     let seconds = time / NANOSECONDS;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(i64::try_from(days).unwrap_or(0));
+    let (year, month, day) = gregorian_date(i64::try_from(days).unwrap_or(0));
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     let mut text = String::with_capacity(30);
     // Writing to a String cannot fail.
@@ -32,7 +32,7 @@ pub fn rfc3339(time: u64) -> String {
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// Returns the Gregorian date for a number of days since 1970.
-pub fn date(days: i64) -> (i64, i64, i64) {
+pub fn gregorian_date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

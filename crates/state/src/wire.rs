@@ -71,7 +71,7 @@ pub enum Request {
     /// Run a command in the sandbox. Four descriptors come with the request: a sealed memory file with the command's
     /// specification as JSON, and its standard input, output and error. A recorded exec has only the first two: an
     /// older supervisor then refuses the request.
-    Exec(Exec),
+    Exec(ExecMessage),
     /// Kill an exec at once, by its number.
     KillExec(u32),
     /// Stop an exec politely.
@@ -118,7 +118,7 @@ pub enum Request {
 
 /// The facts about an exec that the supervisor needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exec {
+pub struct ExecMessage {
     /// The command, for people, shortened.
     pub command: Vec<String>,
     /// Whether the exec continues when its client is gone.
@@ -217,7 +217,7 @@ const LARGEST: usize = 160 * 1024;
 ///
 /// # Errors
 /// Those of send(2). When the kernel has no memory for the message, the error comes only after repeated tries.
-pub fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
+pub fn send_message<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let mut tries = 0;
     loop {
@@ -241,10 +241,10 @@ pub fn is_final(error: &io::Error) -> bool {
     error.raw_os_error().is_none_or(|number| gone.iter().any(|errno| errno.raw_os_error() == number))
 }
 
-/// Like [`offer`], but repeats for a while after a temporary error: for messages that are sent once, and awaited.
+/// Like [`offer_message`], but repeats for a while after a temporary error: for messages that are sent once, and awaited.
 pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
     for _ in 0..TRIES {
-        match offer(socket, message) {
+        match offer_message(socket, message) {
             Err(error) if !is_final(&error) => {
                 let _ = rustix::thread::nanosleep(&AGAIN);
             }
@@ -254,7 +254,7 @@ pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
 }
 
 /// Sends one message if there is room for it.
-pub fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
+pub fn offer_message<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::send(socket, &text, flags))?;
@@ -284,7 +284,7 @@ const MOST_FDS: usize = 8;
 ///
 /// # Errors
 /// Those of recvmsg(2).
-pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(Received<M>, Vec<OwnedFd>)> {
+pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(ReceiveResult<M>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -303,7 +303,7 @@ pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(Recei
 }
 
 /// The result of receiving from a socket.
-pub enum Received<M> {
+pub enum ReceiveResult<M> {
     /// A message.
     Message(M),
     /// There is no message yet.
@@ -313,7 +313,7 @@ pub enum Received<M> {
 }
 
 /// Receives the next message without waiting. Malformed messages are skipped.
-pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
+pub fn receive_message<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<ReceiveResult<M>> {
     let once =
         || understood(take(&socket, |buffer| Ok(rustix::net::recv(&socket, buffer, RecvFlags::DONTWAIT)?.0)));
     for _ in 0..TRIES {
@@ -352,12 +352,12 @@ fn before_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, E
     }
 }
 
-fn understood<M: DeserializeOwned>(taken: Result<Vec<u8>, Errno>) -> io::Result<Received<M>> {
+fn understood<M: DeserializeOwned>(taken: Result<Vec<u8>, Errno>) -> io::Result<ReceiveResult<M>> {
     match taken {
-        Ok(text) if text.is_empty() => Ok(Received::End),
-        Ok(text) => Ok(serde_json::from_slice(&text).map_or(Received::Nothing, Received::Message)),
-        Err(Errno::CONNRESET) => Ok(Received::End),
-        Err(Errno::AGAIN) => Ok(Received::Nothing),
+        Ok(text) if text.is_empty() => Ok(ReceiveResult::End),
+        Ok(text) => Ok(serde_json::from_slice(&text).map_or(ReceiveResult::Nothing, ReceiveResult::Message)),
+        Err(Errno::CONNRESET) => Ok(ReceiveResult::End),
+        Err(Errno::AGAIN) => Ok(ReceiveResult::Nothing),
         Err(errno) => Err(errno.into()),
     }
 }

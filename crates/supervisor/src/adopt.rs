@@ -20,15 +20,15 @@ use std::time::Instant;
 use penfold_process::ProcessId;
 use penfold_state::Spec;
 use penfold_sys::signal::{self, SignalSet};
-use penfold_sys::{Forked, fork, schedule};
+use penfold_sys::{ForkSide, fork, schedule};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
-use crate::environment::{self, Inherited, StartPlace};
-use crate::launcher::{Keys, Launcher, LauncherSignals, Settings, SupervisorHandle};
+use crate::environment::{self, InheritedSignals, StartPlace};
+use crate::launcher::{InterruptMeaning, Launcher, LauncherSettings, LauncherSignals, SupervisorHandle};
 use crate::outcome::Outcome;
-use crate::prepared::Prepared;
+use crate::sandbox_parts::{SandboxKind, SandboxParts};
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::standby;
@@ -41,18 +41,18 @@ use crate::wire::{self, Answer};
 ///
 /// # Errors
 /// When the standby could not be created.
-pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
+pub fn adopt_process_tree(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
         signal::set_default(CHILD);
     }
-    let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
-    let program = environment::program(
+    let mask = signal::block_signals(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
+    let program = environment::build_program(
         &spec,
         &spec.command,
         StartPlace::default(),
-        &Inherited { mask, child_ignored },
+        &InheritedSignals { mask, child_ignored },
     )?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -69,8 +69,8 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         owner_pid: None,
         owner_id: None,
         own_session: true,
-        session: penfold_sys::fork::session(),
-        group: penfold_sys::fork::group(),
+        session: penfold_sys::fork::own_session(),
+        group: penfold_sys::fork::own_group(),
         keys: false,
         scope: None,
         caller_cgroup: Vec::new(),
@@ -79,11 +79,11 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         began,
     };
     match fork().map_err(system("fork"))? {
-        Forked::Child => {
+        ForkSide::Child => {
             drop((own_end, signals, settings));
             run(setup, root)
         }
-        Forked::Parent(pid) => {
+        ForkSide::Parent(pid) => {
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
             Ok(Launcher::new(
                 SupervisorHandle::Standby { pid, pidfd: Some(pidfd) },
@@ -95,8 +95,8 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     }
 }
 
-fn settings_of(spec: &Spec) -> Settings {
-    Settings {
+fn settings_of(spec: &Spec) -> LauncherSettings {
+    LauncherSettings {
         has_former: false,
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
@@ -105,7 +105,7 @@ fn settings_of(spec: &Spec) -> Settings {
         terminal: None,
         watches_hangup: false,
         before: None,
-        keys: Keys::Stop,
+        keys: InterruptMeaning::Stop,
         stdin: None,
     }
 }
@@ -125,51 +125,53 @@ fn run(setup: Setup, root: ProcessId) -> ! {
     let _ = penfold_sys::descriptors::drop_inherited();
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let outcome =
-        Prepared::prepare(setup).map_or_else(|outcome| Some(*outcome), |prepared| supervise(prepared, root));
+        SandboxParts::create(setup).map_or_else(|outcome| Some(*outcome), |parts| supervise(parts, root));
     if let (Some(outcome), Ok(channel)) = (outcome, channel) {
-        let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
+        let _ = wire::send_message(&channel, &Answer::Outcome(Box::new(outcome)));
     }
     penfold_sys::fork::exit_now(0)
 }
 
 /// Adopts the tree and forks the supervisor. Returns the outcome if the tree was not adopted.
-fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
-    let joined = match join::adopt_tree(&mut prepared, root) {
+fn supervise(mut parts: SandboxParts, root: ProcessId) -> Option<Outcome> {
+    let joined = match join::adopt_tree(&mut parts, root) {
         Ok(joined) => joined,
-        Err(reason) => return Some(prepared.give_up(reason)),
+        Err(reason) => return Some(parts.give_up(reason)),
     };
     penfold_sys::crash_point!("adopted");
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|standby| Ok((standby, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (own, session_ready): (OwnedFd, OwnedFd) = match pair {
         Ok(pair) => pair,
-        Err(error) => return Some(refuse(prepared, &joined, format!("it cannot be watched: {error}"))),
+        Err(error) => return Some(refuse(parts, &joined, format!("it cannot be watched: {error}"))),
     };
     match fork() {
-        Ok(Forked::Child) => adopted_supervisor::run(prepared, joined, Standby { pidfd: own, session_ready }),
-        Ok(Forked::Parent(supervisor)) => {
+        Ok(ForkSide::Child) => {
+            adopted_supervisor::run_adopted_supervisor(parts, joined, Standby { pidfd: own, session_ready })
+        }
+        Ok(ForkSide::Parent(supervisor)) => {
             drop(own);
-            prepared.note_supervisor(supervisor);
-            if let Some(detached) = &mut prepared.detached {
+            parts.note_supervisor(supervisor);
+            if let SandboxKind::Detached(detached) = &mut parts.kind {
                 detached.output.close_copies();
             }
-            standby::set_title(&prepared.setup.spec);
+            standby::set_title(&parts.setup.spec);
             // Without a pidfd the supervisor is still known as a child, so the standby takes over and ends it.
             let killed = match pidfd_open(supervisor, PidfdFlags::empty()) {
-                Ok(pidfd) => standby::watch(supervisor, &pidfd, &session_ready),
+                Ok(pidfd) => standby::watch_supervisor(supervisor, &pidfd, &session_ready),
                 Err(_) => true,
             };
             if killed {
-                adopted_supervisor::take_over(prepared, joined);
+                adopted_supervisor::take_over(parts, joined);
             }
             None
         }
-        Err(error) => Some(refuse(prepared, &joined, format!("cannot fork: {error}"))),
+        Err(error) => Some(refuse(parts, &joined, format!("cannot fork: {error}"))),
     }
 }
 
 /// Gives up the adoption and moves the tree back.
-fn refuse(mut prepared: Prepared, joined: &join::Joined, reason: String) -> Outcome {
-    join::move_back(&mut prepared, joined);
-    prepared.give_up(reason)
+fn refuse(mut parts: SandboxParts, joined: &join::AdoptedTree, reason: String) -> Outcome {
+    join::move_back(&mut parts, joined);
+    parts.give_up(reason)
 }

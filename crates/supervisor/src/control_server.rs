@@ -13,7 +13,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wire::{self, Answer, PROTOCOL, Received, Request};
+use crate::wire::{self, Answer, PROTOCOL, ReceiveResult, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
@@ -111,11 +111,11 @@ impl ControlServer {
         let number = client.number;
         client.last_active = Instant::now();
         match wire::receive_with(&client.socket) {
-            Ok((Received::Message(Request::By(by)), _)) => {
+            Ok((ReceiveResult::Message(Request::By(by)), _)) => {
                 client.verb = by.plain_verb().map(str::to_owned);
                 self.answer(number, &Answer::Done);
             }
-            Ok((Received::Message(request), fds)) => {
+            Ok((ReceiveResult::Message(request), fds)) => {
                 client.waits |= matches!(
                     request,
                     Request::Stop { .. } | Request::Kill | Request::Attach(_) | Request::AwaitExec(_)
@@ -123,11 +123,11 @@ impl ControlServer {
                 let by = client.requester(&request);
                 messages.push(ClientMessage { client: number, request, by, fds });
             }
-            Ok((Received::Nothing, _)) => {
+            Ok((ReceiveResult::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
                 self.answer(number, &Answer::Refused(reason));
             }
-            Ok((Received::End, _)) | Err(_) => {
+            Ok((ReceiveResult::End, _)) | Err(_) => {
                 self.clients.swap_remove(index);
             }
         }
@@ -183,7 +183,7 @@ impl ControlServer {
     /// Sends an answer to one client. A client with a full socket buffer misses it.
     pub(crate) fn answer(&self, number: u64, answer: &Answer) {
         if let Some(client) = self.clients.iter().find(|client| client.number == number) {
-            let _ = wire::offer(&client.socket, answer);
+            let _ = wire::offer_message(&client.socket, answer);
         }
     }
 
@@ -201,7 +201,7 @@ impl ControlServer {
     /// Sends an answer to all clients.
     pub(crate) fn broadcast(&self, answer: &Answer) {
         for client in &self.clients {
-            let _ = wire::offer(&client.socket, answer);
+            let _ = wire::offer_message(&client.socket, answer);
         }
     }
 
@@ -238,7 +238,7 @@ fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 /// Returns the peer if it is root or the user of the sandbox.
 fn ours(socket: BorrowedFd<'_>) -> Option<Peer> {
     let is_ours = |peer: &Peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid();
-    penfold_sys::peer::peer(socket).ok().filter(is_ours)
+    penfold_sys::peer::peer_credentials(socket).ok().filter(is_ours)
 }
 
 impl Client {

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use penfold_process::{ProcFs, ProcessId};
+use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::events::{EventKind, Journal};
+use penfold_state::outside::OutsideNote;
 use penfold_state::record::{Record, SCHEMA};
-use penfold_state::state::{Exec, State, Status};
+use penfold_state::state::{ExecState, State, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Detach, ExecFiles, ExitStatus, Files, Intent, Report};
+use penfold_state::{Detach, ExecFiles, ExitStatus, Files, Intent, NestedNotes, Report};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::PollFd;
 
@@ -19,6 +20,7 @@ use crate::control_server::{ClientMessage, ControlServer};
 use crate::execs::Execs;
 use crate::exit_record::ExitRecord;
 use crate::lease::Lease;
+use crate::nested::NestedSandboxes;
 use crate::output::Output;
 use crate::policy::Activity;
 use crate::wire::Answer;
@@ -33,8 +35,12 @@ pub(crate) struct DetachedParts {
     pub(crate) output: Output,
     pub(crate) lease: Lease,
     pub(crate) exit: ExitRecord,
+    /// The sandboxes started inside of this one.
+    pub(crate) nested: NestedSandboxes,
     /// The execs of the sandbox.
     pub(crate) execs: Execs,
+    /// The note of a sandbox that was taken out of another one.
+    outside_note: Option<OutsideNote>,
     /// The clients that wait for the end of an exec, by its number.
     exec_waiters: Vec<(u64, u32)>,
     files: Files,
@@ -84,14 +90,22 @@ impl Resource for KeptRecord {
 
 impl DetachedParts {
     /// Creates the socket, the log and the pipes, before any process.
-    pub(crate) fn open(record: &Record, intent: &Intent, detach: &Detach) -> io::Result<DetachedParts> {
+    pub(crate) fn open(
+        record: &Record,
+        intent: &Intent,
+        detach: &Detach,
+        nested: NestedNotes,
+        outside_note: Option<OutsideNote>,
+    ) -> io::Result<DetachedParts> {
         let files = record.files().clone();
         Ok(DetachedParts {
             control: ControlServer::open(&files)?,
             output: Output::open(&files, detach)?,
             lease: Lease::create(detach.ttl)?,
             exit: ExitRecord::default(),
+            nested: NestedSandboxes::new(nested),
             execs: Execs::default(),
+            outside_note,
             exec_waiters: Vec::new(),
             journal: Journal::of(&files, intent),
             files,
@@ -140,7 +154,7 @@ impl DetachedParts {
 
     /// Restores the execs in `state.json`, as the killed supervisor wrote them.
     pub(crate) fn restore_execs(&mut self, leaf: Option<&Path>) {
-        let written: Vec<Exec> =
+        let written: Vec<ExecState> =
             self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default();
         self.execs.restore(written, leaf, &self.files);
     }
@@ -191,6 +205,14 @@ impl DetachedParts {
     /// Writes the ends of recorded execs whose supervisor has exited.
     pub(crate) fn settle_execs(&mut self, level: Level, patience: Duration) {
         self.execs.settle(&self.files, level, patience);
+    }
+
+    /// Adds a supervisor to the note of a sandbox outside. Until then the supervisor is known as a child of the one that is noted.
+    pub(crate) fn note_supervisor(&self, proc: &mut ProcFs, supervisor: Pid) {
+        let Some(note) = &self.outside_note else { return };
+        let stat = proc.stat(supervisor).ok().flatten();
+        // Without the note, the supervisor counts as a member of the other sandbox once the standby is dead.
+        let _ = stat.map(|stat| note.add(stat.id()));
     }
 
     /// Sets the identities of supervisor, standby and leader.

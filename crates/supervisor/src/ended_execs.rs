@@ -20,7 +20,7 @@ const MAX_UNWRITTEN: usize = 1000;
 
 /// The record of an exec, as the sandbox's supervisor knows it.
 #[derive(Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordOfExec {
     pub(crate) number: u32,
     /// `None` after a takeover.
     pub(crate) cell: Option<EndCell>,
@@ -31,8 +31,8 @@ pub(crate) struct Recorded {
 pub(crate) struct EndedExecs(Vec<EndedExec>);
 
 struct EndedExec {
-    recorded: Recorded,
-    members: Members,
+    recorded: RecordOfExec,
+    members: OrphanMembers,
     since: Instant,
     looked: Instant,
     /// The survivors, or the lost exit, are on disk.
@@ -42,7 +42,7 @@ struct EndedExec {
 }
 
 /// The members of an exec that has lost its supervisor.
-enum Members {
+enum OrphanMembers {
     /// The members were in this leaf.
     Killed(KilledLeaf),
     /// The leaf cannot be opened or killed.
@@ -55,22 +55,22 @@ enum Members {
 
 impl EndedExecs {
     /// Adds an exec whose supervisor has exited, and kills its leaf.
-    pub(crate) fn add(&mut self, recorded: Recorded, leaf: Option<&Path>) {
+    pub(crate) fn add(&mut self, recorded: RecordOfExec, leaf: Option<&Path>) {
         let members = match leaf.map(Leaf::open) {
-            None => Members::Unbound,
-            Some(Ok(None)) => Members::Gone,
+            None => OrphanMembers::Unbound,
+            Some(Ok(None)) => OrphanMembers::Gone,
             Some(Ok(Some(leaf))) => match leaf.kill() {
-                Ok(killed) => Members::Killed(killed),
-                Err(error) => Members::Unknown(error.to_string()),
+                Ok(killed) => OrphanMembers::Killed(killed),
+                Err(error) => OrphanMembers::Unknown(error.to_string()),
             },
-            Some(Err(error)) => Members::Unknown(error.to_string()),
+            Some(Err(error)) => OrphanMembers::Unknown(error.to_string()),
         };
         self.0.push(EndedExec::new(recorded, members));
     }
 
     /// Adds an exec of a sandbox whose end is verified.
-    pub(crate) fn add_gone(&mut self, recorded: Recorded) {
-        self.0.push(EndedExec::new(recorded, Members::Gone));
+    pub(crate) fn add_gone(&mut self, recorded: RecordOfExec) {
+        self.0.push(EndedExec::new(recorded, OrphanMembers::Gone));
     }
 
     /// Returns the numbers of the execs.
@@ -85,7 +85,7 @@ impl EndedExecs {
 
     /// Returns the time until the next look; `None` if there is nothing to look at.
     pub(crate) fn next_look(&self) -> Option<Duration> {
-        let awaited = self.0.iter().filter(|ended| !matches!(ended.members, Members::Unbound));
+        let awaited = self.0.iter().filter(|ended| !matches!(ended.members, OrphanMembers::Unbound));
         awaited.map(|ended| if ended.noted { LOOK_STUCK } else { LOOK }).min()
     }
 
@@ -114,7 +114,7 @@ impl EndedExecs {
 }
 
 impl EndedExec {
-    fn new(recorded: Recorded, members: Members) -> EndedExec {
+    fn new(recorded: RecordOfExec, members: OrphanMembers) -> EndedExec {
         let now = Instant::now();
         EndedExec { recorded, members, since: now, looked: now, noted: false, unwritten: None }
     }
@@ -151,26 +151,26 @@ impl EndedExec {
         }
         let exit = seen.and_then(|seen| seen.exit);
         let gone = match &self.members {
-            Members::Gone => true,
-            Members::Killed(leaf) => matches!(leaf.populated(), Ok(false)),
-            Members::Unknown(_) | Members::Unbound => false,
+            OrphanMembers::Gone => true,
+            OrphanMembers::Killed(leaf) => matches!(leaf.populated(), Ok(false)),
+            OrphanMembers::Unknown(_) | OrphanMembers::Unbound => false,
         };
         let reported = || {
             let opened = ExecFiles::open(files, self.recorded.number);
             !matches!(opened, Ok(Some(exec)) if !exec.is_reported())
         };
         if self.recorded.cell.is_none()
-            && matches!(self.members, Members::Gone | Members::Unbound)
+            && matches!(self.members, OrphanMembers::Gone | OrphanMembers::Unbound)
             && reported()
         {
             // After a takeover: the exec supervisor removes its leaf and writes the report last.
             return true;
         }
         if gone {
-            if let Members::Killed(leaf) = std::mem::replace(&mut self.members, Members::Gone)
+            if let OrphanMembers::Killed(leaf) = std::mem::replace(&mut self.members, OrphanMembers::Gone)
                 && let Err(failed) = leaf.remove()
             {
-                self.members = Members::Killed(failed.leaf);
+                self.members = OrphanMembers::Killed(failed.leaf);
                 return false;
             }
             self.noted = true;
@@ -183,18 +183,18 @@ impl EndedExec {
     /// Kills the members again, and writes them to disk when the patience is over.
     fn note(&mut self, files: &Files, exit: Option<ExitStatus>, patience: Duration) {
         if self.looked.elapsed() >= LOOK
-            && let (Members::Killed(leaf), Ok(mut proc)) = (&self.members, ProcFs::open())
+            && let (OrphanMembers::Killed(leaf), Ok(mut proc)) = (&self.members, ProcFs::open())
         {
             self.looked = Instant::now();
             let _ = leaf.kill_again(&mut proc);
         }
-        let waits = matches!(self.members, Members::Killed(_)) && self.since.elapsed() < patience;
+        let waits = matches!(self.members, OrphanMembers::Killed(_)) && self.since.elapsed() < patience;
         if self.noted || waits {
             return;
         }
         self.noted = true;
         let Ok(Some(exec)) = ExecFiles::open(files, self.recorded.number) else { return };
-        let lost = penfold_state::state::Exited {
+        let lost = penfold_state::state::CommandExit {
             schema: penfold_state::record::SCHEMA,
             exit,
             cause: Cause::Lost,
@@ -202,9 +202,9 @@ impl EndedExec {
         };
         let _ = exec.replace_exited(&lost);
         let reason = match &self.members {
-            Members::Killed(leaf) => format!("`{}` still has members", leaf.path().display()),
-            Members::Unknown(reason) => reason.clone(),
-            Members::Gone | Members::Unbound => {
+            OrphanMembers::Killed(leaf) => format!("`{}` still has members", leaf.path().display()),
+            OrphanMembers::Unknown(reason) => reason.clone(),
+            OrphanMembers::Gone | OrphanMembers::Unbound => {
                 "the exec supervisor was killed; without a cgroup, members of the exec end with the sandbox"
                     .to_owned()
             }
@@ -213,7 +213,7 @@ impl EndedExec {
     }
 }
 
-impl Recorded {
+impl RecordOfExec {
     /// Returns the end that the exec supervisor has seen.
     fn seen(&self) -> Option<SeenEnd> {
         self.cell.as_ref().and_then(EndCell::load)

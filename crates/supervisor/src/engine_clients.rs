@@ -20,7 +20,7 @@ fn client(name: &str) -> Option<&'static str> {
 }
 
 /// Returns the clients: the command itself, members that were ended, and those that were `seen`.
-pub(crate) fn among(
+pub(crate) fn find_engine_clients(
     command: &[OsString],
     findings: &Findings,
     seen: Option<&BTreeSet<&'static str>>,
@@ -36,7 +36,7 @@ pub(crate) fn among(
 }
 
 /// Adds the clients among these members.
-pub(crate) fn note(members: &[Stat], seen: &mut BTreeSet<&'static str>) {
+pub(crate) fn note_engine_clients(members: &[Stat], seen: &mut BTreeSet<&'static str>) {
     seen.extend(members.iter().filter_map(|stat| client(&stat.comm)));
 }
 
@@ -92,9 +92,9 @@ mod tests {
     fn a_client_is_known_by_the_name_of_its_program() {
         let none = Findings::default();
         let command = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(among(&command(&["/usr/bin/docker", "ps"]), &none, None), ["docker"]);
-        assert_eq!(among(&command(&["echo", "docker"]), &none, None), Vec::<String>::new());
+        assert_eq!(find_engine_clients(&command(&["/usr/bin/docker", "ps"]), &none, None), ["docker"]);
+        assert_eq!(find_engine_clients(&command(&["echo", "docker"]), &none, None), Vec::<String>::new());
         let seen = BTreeSet::from(["podman"]);
-        assert_eq!(among(&command(&["docker"]), &none, Some(&seen)), ["docker", "podman"]);
+        assert_eq!(find_engine_clients(&command(&["docker"]), &none, Some(&seen)), ["docker", "podman"]);
     }
 }

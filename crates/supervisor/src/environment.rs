@@ -18,7 +18,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 const MAX_MARKER_IDS: usize = 32;
 
 /// Returns the ids in the caller's marker: the enclosing sandboxes, outermost first.
-pub(crate) fn within(environment: &[(OsString, OsString)]) -> Vec<String> {
+pub(crate) fn enclosing_sandboxes(environment: &[(OsString, OsString)]) -> Vec<String> {
     let marker = environment.iter().find(|(key, _)| key == MARKER).map(|(_, value)| value.as_bytes());
     let ids: Vec<String> = marker
         .unwrap_or_default()
@@ -37,7 +37,7 @@ pub(crate) fn scratch_of(scratch: Option<&Path>, identity: Option<&Identity>) ->
 
 /// The signal state in which this process was started.
 #[derive(Debug, Clone)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedSignals {
     /// The signal mask.
     pub(crate) mask: SignalSet,
     /// SIGCHLD was ignored, which makes children unwaitable.
@@ -76,14 +76,14 @@ impl<'a> StartPlace<'a> {
 }
 
 /// Prepares a program with its arguments, `words`, before the clone, so that no allocation is needed between clone and exec.
-pub(crate) fn program(
+pub(crate) fn build_program(
     spec: &Spec,
     words: &[OsString],
     place: StartPlace<'_>,
-    inherited: &Inherited,
+    inherited: &InheritedSignals,
 ) -> Result<Program, StartError> {
     let StartPlace { directory, temporary, netns } = place;
-    let mut marker = within(&spec.environment);
+    let mut marker = enclosing_sandboxes(&spec.environment);
     marker.push(spec.id.short());
     let mut own: Vec<(&OsStr, OsString)> = vec![(OsStr::new(MARKER), marker.join(":").into())];
     if !spec.spare.is_empty() || spec.allow_outside {

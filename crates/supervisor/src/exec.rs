@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use penfold_cgroup::{Leaf, Place};
+use penfold_cgroup::{Leaf, LeafPlace};
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::events::EventKind;
-use penfold_state::intent::shortened;
+use penfold_state::intent::shorten_command;
 use penfold_state::state::{self, Status};
 use penfold_state::time::now_ms;
 use penfold_sys::child;
 use penfold_sys::launch::{IpcEntry, OwnStdio};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use penfold_teardown::{Cause, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -25,15 +25,15 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
 use crate::end_cell::SeenEnd;
-use crate::exec_program::{ExecProgram, exec_program, read};
-use crate::exec_stdio::{ExecStdio, record};
-use crate::execs::Running;
+use crate::exec_program::{ExecProgram, exec_program, read_exec_spec};
+use crate::exec_stdio::{ExecStdio, record_exec};
+use crate::execs::RunningExec;
 use crate::identity;
-use crate::poll::poll;
-use crate::prepared::Prepared;
+use crate::poll::poll_or_pause;
+use crate::sandbox_parts::{SandboxKind, SandboxParts};
 use crate::setup::Setup;
 use crate::signals;
-use crate::wire::{self, Answer, Exec};
+use crate::wire::{self, Answer, ExecMessage};
 
 /// The most execs at a time: `state.json` names them all and is read up to a size.
 const MAX_RUNNING: usize = 2048;
@@ -43,7 +43,7 @@ pub(crate) struct NewExec {
     /// The number of the client.
     pub(crate) client: u64,
     /// The request itself.
-    pub(crate) exec: Exec,
+    pub(crate) exec: ExecMessage,
     /// The passed descriptors: the description of the command and its standard descriptors. A recorded exec has only a
     /// standard input.
     pub(crate) fds: Vec<OwnedFd>,
@@ -54,18 +54,20 @@ pub(crate) struct NewExec {
 ///
 /// # Errors
 /// The reason for a refusal, as a sentence.
-pub(crate) fn begin(
-    prepared: &mut Prepared,
+pub(crate) fn begin_exec(
+    parts: &mut SandboxParts,
     request: NewExec,
     init: Option<Pid>,
-    supervise: fn(Prepared) -> !,
+    supervise: fn(SandboxParts) -> !,
 ) -> Result<(), String> {
     let NewExec { client, exec, fds } = request;
     let mut fds = fds.into_iter();
     let spec = fds.next().ok_or("an exec needs its description")?;
-    let sandbox = prepared.leaf_of_execs();
-    let leader = prepared.setup.spec.jail.as_ref().and_then(|_| Some(prepared.leader.load()?.0));
-    let detached = prepared.detached.as_mut().ok_or("it runs in the foreground")?;
+    let sandbox = parts.leaf_of_execs();
+    let leader = parts.setup.spec.jail.as_ref().and_then(|_| Some(parts.leader.load()?.0));
+    let SandboxKind::Detached(detached) = &mut parts.kind else {
+        return Err("it runs in the foreground".to_owned());
+    };
     if detached.execs.running() >= MAX_RUNNING {
         return Err(format!("{MAX_RUNNING} commands run in it already"));
     }
@@ -76,32 +78,32 @@ pub(crate) fn begin(
         return Err("who asked for it is gone".to_owned());
     }
     let (number, leaf) = detached.number_exec(sandbox.as_deref());
-    let command = shortened(exec.command);
+    let command = shorten_command(exec.command);
     let (stdio, recorded) = match ExecStdio::of(detached, number, exec.recorded, fds) {
         Ok(stdio) => stdio,
         Err(reason) => {
             // The server no longer has the client's socket.
-            let _ = wire::offer(&socket, &Answer::Refused(reason));
+            let _ = wire::offer_message(&socket, &Answer::Refused(reason));
             return Ok(());
         }
     };
     let requested = RequestedExec { spec, stdio, socket, leaf: leaf.clone(), init, leader };
     let refused = match fork() {
-        Ok(Forked::Child) => {
+        Ok(ForkSide::Child) => {
             if !gate.await_open() {
                 penfold_sys::fork::exit_now(1);
             }
-            run_exec_supervisor(prepared, requested, supervise)
+            run_exec_supervisor(parts, requested, supervise)
         }
-        Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
+        Ok(ForkSide::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((supervisor, pidfd)) => {
                 detached.publish_events([EventKind::Exec { number, command: command.clone() }]);
-                let command = state::brief(command);
-                let state = state::Exec { number, command, supervisor, started_at_ms: now_ms() };
-                detached.execs.register(Running { state, pidfd, leaf, recorded });
+                let command = state::shorten_exec_command(command);
+                let state = state::ExecState { number, command, supervisor, started_at_ms: now_ms() };
+                detached.execs.register(RunningExec { state, pidfd, leaf, recorded });
                 // The state is written before the exec begins, so that a process that takes over knows the exec's
                 // members.
-                detached.write_status(Status::Running, prepared.level, &prepared.missing);
+                detached.write_status(Status::Running, parts.level, &parts.missing);
                 let opened = gate.open();
                 penfold_sys::crash_point!("exec-begun");
                 opened.err().map(|error| format!("cannot begin: {error}"))
@@ -114,14 +116,14 @@ pub(crate) fn begin(
         if let ExecStdio::Recorded(plan) = &requested.stdio {
             detached.remove_exec_files(&plan.files);
         }
-        let _ = wire::offer(&requested.socket, &Answer::Refused(reason));
+        let _ = wire::offer_message(&requested.socket, &Answer::Refused(reason));
     }
     Ok(())
 }
 
 /// Opens the descriptors that `identify` and the gate need, before the fork: later there may be no free descriptor.
-fn open_proc_and_gate() -> io::Result<(ProcFs, Gate)> {
-    Ok((ProcFs::open()?, Gate::new()?))
+fn open_proc_and_gate() -> io::Result<(ProcFs, ExecGate)> {
+    Ok((ProcFs::open()?, ExecGate::new()?))
 }
 
 /// Returns the identity and a pidfd of the child.
@@ -132,15 +134,15 @@ fn identify(proc: &mut ProcFs, pid: Pid) -> io::Result<(ProcessId, OwnedFd)> {
 }
 
 /// A pipe at which the child waits until it is registered. An unregistered exec would be neither listed nor ended.
-struct Gate {
+struct ExecGate {
     wait: OwnedFd,
     open: OwnedFd,
 }
 
-impl Gate {
-    fn new() -> io::Result<Gate> {
+impl ExecGate {
+    fn new() -> io::Result<ExecGate> {
         let (wait, open) = pipe_with(PipeFlags::CLOEXEC)?;
-        Ok(Gate { wait, open })
+        Ok(ExecGate { wait, open })
     }
 
     /// Lets the child continue.
@@ -160,7 +162,7 @@ impl Gate {
 /// reported as failed.
 fn has_disconnected(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::empty())];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    poll_or_pause(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 struct RequestedExec {
@@ -174,10 +176,14 @@ struct RequestedExec {
 }
 
 /// Runs the exec supervisor of one command.
-fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, supervise: fn(Prepared) -> !) -> ! {
+fn run_exec_supervisor(
+    parts: &mut SandboxParts,
+    requested: RequestedExec,
+    supervise: fn(SandboxParts) -> !,
+) -> ! {
     let answers = requested.socket.try_clone();
     let cell = requested.stdio.cell();
-    let ipc = prepared.setup.program.ipc().map(IpcEntry::fds);
+    let ipc = parts.setup.program.ipc().map(IpcEntry::fds);
     let kept: Vec<BorrowedFd<'_>> = requested
         .stdio
         .fds()
@@ -194,8 +200,8 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
     drop(ipc);
     let refused = match dropped {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
-        Ok(()) => match prepare(prepared, requested) {
-            Ok(prepared) => supervise(prepared),
+        Ok(()) => match prepare(parts, requested) {
+            Ok(parts) => supervise(parts),
             Err(reason) => reason,
         },
     };
@@ -204,26 +210,29 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
         cell.store(SeenEnd { exit: None, cause: Cause::StartFailed, verified: true });
     }
     if let Ok(answers) = answers {
-        let _ = wire::offer(&answers, &Answer::Refused(refused));
+        let _ = wire::offer_message(&answers, &Answer::Refused(refused));
     }
     penfold_sys::fork::exit_now(1)
 }
 
-fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, String> {
-    let described = read(requested.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
+fn prepare(sandbox: &SandboxParts, requested: RequestedExec) -> Result<SandboxParts, String> {
+    let described =
+        read_exec_spec(requested.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
     let terminal = described.terminal;
     let recorded = described.recorded.clone();
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
     let ExecProgram { spec, mut program, identity } =
         exec_program(sandbox, described, requested.leader, level)?;
     let is_jailed = program.has_jail();
-    let (stdio, mut record) = match requested.stdio {
-        ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
+    let (stdio, kind) = match requested.stdio {
+        ExecStdio::Given([input, output, error]) => {
+            (OwnStdio { input, output, error, terminal }, SandboxKind::Exec)
+        }
         ExecStdio::Recorded(plan) => {
             let recorded = recorded.ok_or("the description of a recorded exec lacks its settings")?;
-            let (stdio, record) = record(plan, &spec, recorded, terminal)
+            let (stdio, record) = record_exec(plan, &spec, recorded, terminal)
                 .map_err(|error| format!("cannot record the exec: {}", penfold_state::error_chain(&error)))?;
-            (stdio, Some(Box::new(record)))
+            (stdio, SandboxKind::RecordedExec(Box::new(record)))
         }
     };
     if let Some(identity) = identity {
@@ -252,32 +261,33 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
         began: Instant::now(),
     };
     // Before setns(2): afterwards `/proc` shows another pid namespace.
-    let mut prepared = Prepared::for_exec(setup, leaf, level)?;
+    let mut parts = SandboxParts::for_exec(setup, leaf, level, kind)?;
     let init = requested.init.filter(|_| !is_jailed);
-    if let (Some(record), true, None) = (&mut record, init.is_some() || is_jailed, &prepared.leaf) {
+    if let (SandboxKind::RecordedExec(record), true, None) =
+        (&mut parts.kind, init.is_some() || is_jailed, &parts.leaf)
+    {
         record.keep_outer_proc();
     }
-    prepared.recorded = record;
     if let Some(init) = init {
-        enter_namespaces(&mut prepared, init)?;
-    } else if is_jailed && prepared.leaf.is_none() {
-        enter_pid_namespace_of_jail(&mut prepared)?;
+        enter_namespaces(&mut parts, init)?;
+    } else if is_jailed && parts.leaf.is_none() {
+        enter_pid_namespace_of_jail(&mut parts)?;
     }
-    Ok(prepared)
+    Ok(parts)
 }
 
 /// Enters the namespaces of our init, so that later children are born there.
 ///
 /// Without a leaf, a process inside the namespace becomes the exec supervisor, and this one waits for it. The kernel
 /// reparents orphans only to a subreaper in their own pid namespace (`find_new_reaper()`).
-fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
+fn enter_namespaces(parts: &mut SandboxParts, init: Pid) -> Result<(), String> {
     let refused = |error: &dyn std::fmt::Display| format!("cannot enter the pid namespace: {error}");
     let init = pidfd_open(init, PidfdFlags::empty()).map_err(|error| refused(&error))?;
     let enter = |spaces| {
         rustix::thread::move_into_thread_name_spaces(init.as_fd(), spaces).map_err(|error| refused(&error))
     };
     let mut spaces = ThreadNameSpaceType::PROCESS_ID;
-    if prepared.setup.spec.has_own_ipc() {
+    if parts.setup.spec.has_own_ipc() {
         spaces |= ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     }
     if !rustix::process::geteuid().is_root() {
@@ -291,22 +301,22 @@ fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
         let _ = place.as_ref().map(rustix::process::chdir);
         Ok(())
     };
-    if prepared.leaf.is_some() {
+    if parts.leaf.is_some() {
         return enter_mounts(spaces);
     }
     enter(spaces)?;
     match fork() {
-        Ok(Forked::Child) => {
+        Ok(ForkSide::Child) => {
             // Only in the child: in the namespace's `/proc` a process outside of that pid namespace has no entry.
             enter_mounts(ThreadNameSpaceType::empty())?;
             let own = std::fs::read_link("/proc/self").ok();
             if own.is_none_or(|own| own.as_os_str() != getpid().as_raw_nonzero().to_string().as_str()) {
                 return Err("the pid namespace has no /proc of its own".to_owned());
             }
-            prepared.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
+            parts.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
             Ok(())
         }
-        Ok(Forked::Parent(pid)) => wait_for_exec_supervisor(pid),
+        Ok(ForkSide::Parent(pid)) => wait_for_exec_supervisor(pid),
         Err(error) => Err(format!("cannot fork: {error}")),
     }
 }
@@ -315,18 +325,18 @@ fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
 ///
 /// Without a leaf, orphans of the command would otherwise become children of the jail's first process. Of the jail's other
 /// namespaces the supervisor enters none: it keeps more rights than the jail's processes have, so these cannot trace it.
-fn enter_pid_namespace_of_jail(prepared: &mut Prepared) -> Result<(), String> {
+fn enter_pid_namespace_of_jail(parts: &mut SandboxParts) -> Result<(), String> {
     let refused = |error: &dyn std::fmt::Display| format!("cannot enter the jail of the sandbox: {error}");
-    let jail = prepared.setup.program.jail_mut().ok_or_else(|| refused(&"it is not open"))?;
+    let jail = parts.setup.program.jail_mut().ok_or_else(|| refused(&"it is not open"))?;
     jail.enter_pid_namespace().map_err(|error| refused(&error))?;
     match fork().map_err(|error| refused(&error))? {
-        Forked::Child => {
+        ForkSide::Child => {
             let proc = rustix::fs::openat(jail.proc(), ".", OPEN_DIRECTORY, Mode::empty());
             let proc = proc.map_err(io::Error::from).and_then(ProcFs::at).map_err(|error| refused(&error))?;
-            prepared.proc = Some(proc);
+            parts.proc = Some(proc);
             Ok(())
         }
-        Forked::Parent(pid) => wait_for_exec_supervisor(pid),
+        ForkSide::Parent(pid) => wait_for_exec_supervisor(pid),
     }
 }
 
@@ -335,11 +345,11 @@ const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFl
 /// Forwards SIGTERM to the exec supervisor until it exits, then exits.
 fn wait_for_exec_supervisor(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
-    let opened = signals::open();
+    let opened = signals::open_signals();
     let supervisor = pidfd_open(pid, PidfdFlags::empty());
-    while let Ok(None) = child::reap(pid) {
+    while let Ok(None) = child::reap_child(pid) {
         let (Ok(signals), Ok(supervisor)) = (&opened, &supervisor) else { break };
-        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
+        let _ = poll_or_pause(&mut [PollFd::new(signals, PollFlags::IN)], None);
         signals::forward_term(signals, supervisor);
     }
     penfold_sys::fork::exit_now(0)
@@ -347,6 +357,6 @@ fn wait_for_exec_supervisor(pid: Pid) -> ! {
 
 fn make_leaf(path: &Path) -> Result<Leaf, String> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let place = Place::at(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
+    let place = LeafPlace::at(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     Leaf::create(&place, name).map_err(|error| error.to_string())
 }

@@ -14,9 +14,9 @@ use penfold_teardown::Level;
 use rustix::fs::SealFlags;
 use rustix::process::getppid;
 
-use crate::environment::{self, Inherited, StartPlace};
+use crate::environment::{self, InheritedSignals, StartPlace};
 use crate::jail::{JailLeader, find_jail};
-use crate::prepared::Prepared;
+use crate::sandbox_parts::SandboxParts;
 
 /// The largest description of a command. The kernel accepts at most 6 MiB of arguments and environment, and JSON needs
 /// up to four bytes for each.
@@ -35,7 +35,7 @@ pub(crate) struct ExecProgram<'a> {
 /// # Errors
 /// The reason, as a sentence.
 pub(crate) fn exec_program(
-    sandbox: &Prepared,
+    sandbox: &SandboxParts,
     mut exec: ExecSpec,
     leader: Option<Pid>,
     level: Level,
@@ -54,13 +54,13 @@ pub(crate) fn exec_program(
         Some(_) => given,
     };
     let spec = Spec { jail: jail.cloned(), ..exec_spec(of_sandbox, exec, level, directory)? };
-    let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
+    let inherited = InheritedSignals { mask: SignalSet::empty(), child_ignored: false };
     let place = match jail {
         None => StartPlace { netns: of_sandbox.netns(), ..StartPlace::of(&spec, scratch.as_deref()) },
         Some(jail) => StartPlace::in_jail(jail, spec.directory.as_deref(), scratch.as_deref()),
     };
-    let mut program =
-        environment::program(&spec, &spec.command, place, &inherited).map_err(|error| error.to_string())?;
+    let mut program = environment::build_program(&spec, &spec.command, place, &inherited)
+        .map_err(|error| error.to_string())?;
     if let Some(entry) = sandbox.setup.program.ipc() {
         program.enter_ipc(entry.clone());
     }
@@ -71,7 +71,7 @@ pub(crate) fn exec_program(
 }
 
 /// Reads the description from a sealed memfd, which the client can neither change nor block.
-pub(crate) fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
+pub(crate) fn read_exec_spec(spec: OwnedFd) -> io::Result<ExecSpec> {
     let sealed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
     if !rustix::fs::fcntl_get_seals(&spec)?.contains(sealed) {
         return Err(io::Error::other("it is not sealed"));
@@ -83,7 +83,7 @@ pub(crate) fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
 }
 
 /// Returns the process that leads to the jail of the sandbox. This process is a child of its parent.
-fn jail_leader(sandbox: &Prepared, leader: Option<Pid>) -> Result<JailLeader, String> {
+fn jail_leader(sandbox: &SandboxParts, leader: Option<Pid>) -> Result<JailLeader, String> {
     let (pid, parent) = leader.zip(getppid()).ok_or("the command of the sandbox is unknown")?;
     Ok(JailLeader { pid, is_init: sandbox.level == Level::Pidns, parent })
 }
@@ -111,7 +111,7 @@ fn exec_spec(
         environment.retain(|(known, _)| *known != key);
         environment.extend(value.map(|value| (key, value)));
     }
-    let signal = if exec.as_sandbox { Some(sandbox.signal) } else { signal::signal(exec.signal) };
+    let signal = if exec.as_sandbox { Some(sandbox.signal) } else { signal::signal_of_number(exec.signal) };
     Ok(Spec {
         id: sandbox.id,
         name: None,

@@ -32,7 +32,7 @@ impl ExecRequest {
     /// # Errors
     /// When the exec supervisor is gone, or has too many signals pending.
     pub(crate) fn send(self, supervisor: BorrowedFd<'_>) -> std::io::Result<()> {
-        penfold_sys::signal::queue(supervisor, EXEC_REQUEST, self.encode())?;
+        penfold_sys::signal::queue_signal(supervisor, EXEC_REQUEST, self.encode())?;
         // A member may have stopped the exec supervisor.
         let _ = rustix::process::pidfd_send_signal(supervisor, rustix::process::Signal::CONT);
         Ok(())

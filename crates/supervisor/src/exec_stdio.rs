@@ -4,16 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use penfold_process::ProcFs;
-use penfold_state::intent::shortened;
+use penfold_state::intent::shorten_command;
 use penfold_state::record::SCHEMA;
 use penfold_state::time::now_ms;
-use penfold_state::{Recorded, RecordedExec, Spec};
+use penfold_state::{RecordSettings, RecordedExec, Spec};
 use penfold_sys::launch::OwnStdio;
 use rustix::process::getpid;
 
 use crate::detached_parts::DetachedParts;
 use crate::end_cell::EndCell;
-use crate::ended_execs::Recorded as RecordOfExec;
+use crate::ended_execs::RecordOfExec;
 use crate::output::Output;
 use crate::recorded_exec::{ExecPlan, ExecRecord};
 use crate::wire::Size;
@@ -75,13 +75,13 @@ impl ExecStdio {
 const MAX_LABELS: usize = 256 << 10;
 
 /// Creates the log and writes `exec.json`. Returns the command's standard descriptors too.
-pub(crate) fn record(
+pub(crate) fn record_exec(
     plan: ExecPlan,
     spec: &Spec,
-    recorded: Recorded,
+    recorded: RecordSettings,
     terminal: bool,
 ) -> io::Result<(OwnStdio, ExecRecord)> {
-    let Recorded { labels, log_limit, size } = recorded;
+    let RecordSettings { labels, log_limit, size } = recorded;
     if labels.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_LABELS {
         return Err(io::Error::other("its labels are too long"));
     }
@@ -93,7 +93,7 @@ pub(crate) fn record(
     let exec = RecordedExec {
         schema: SCHEMA,
         number: files.number(),
-        command: shortened(words),
+        command: shorten_command(words),
         labels,
         started_at_ms: now_ms(),
         supervisor: own.id(),

@@ -10,17 +10,17 @@ use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::execs::{MAX_NUMBER, leaf_name};
 use penfold_state::wire::UnwrittenEnd;
 use penfold_state::{ExecFiles, Files, state};
-use penfold_teardown::{Cause, Ended, Level};
+use penfold_teardown::{Cause, EndedMember, Level};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::ended_execs::{EndedExecs, Recorded};
+use crate::ended_execs::{EndedExecs, RecordOfExec};
 use crate::exec_request::ExecRequest;
 
 /// The execs of a sandbox.
 #[derive(Default)]
 pub(crate) struct Execs {
-    running: Vec<Running>,
+    running: Vec<RunningExec>,
     /// The number of the last exec.
     count: u32,
     /// The exec supervisors; after the end has begun, those that lived then.
@@ -33,15 +33,15 @@ pub(crate) struct Execs {
 }
 
 /// A running exec.
-pub(crate) struct Running {
+pub(crate) struct RunningExec {
     /// The entry in `state.json`.
-    pub(crate) state: state::Exec,
+    pub(crate) state: state::ExecState,
     /// A pidfd of the exec supervisor.
     pub(crate) pidfd: OwnedFd,
     /// The leaf of the exec, below the sandbox's leaf.
     pub(crate) leaf: Option<PathBuf>,
     /// The record of a recorded exec.
-    pub(crate) recorded: Option<Recorded>,
+    pub(crate) recorded: Option<RecordOfExec>,
 }
 
 impl Execs {
@@ -56,7 +56,7 @@ impl Execs {
     }
 
     /// Returns the entries for `state.json`.
-    pub(crate) fn states(&self) -> Vec<state::Exec> {
+    pub(crate) fn states(&self) -> Vec<state::ExecState> {
         self.running.iter().map(|running| running.state.clone()).collect()
     }
 
@@ -68,14 +68,14 @@ impl Execs {
     }
 
     /// Adds a running exec.
-    pub(crate) fn register(&mut self, running: Running) {
+    pub(crate) fn register(&mut self, running: RunningExec) {
         self.supervisors.push(running.state.supervisor);
         self.running.push(running);
     }
 
     /// Restores the execs in `written`, the state file of a killed supervisor. An entry is trusted only if its process
     /// is a child of this process. Recorded execs without such an entry and without a report are lost.
-    pub(crate) fn restore(&mut self, written: Vec<state::Exec>, sandbox: Option<&Path>, files: &Files) {
+    pub(crate) fn restore(&mut self, written: Vec<state::ExecState>, sandbox: Option<&Path>, files: &Files) {
         let directories = ExecFiles::numbers(files).unwrap_or_default();
         let Ok(mut proc) = ProcFs::open() else { return };
         for state in written.into_iter().filter(|state| state.number < MAX_NUMBER) {
@@ -89,8 +89,8 @@ impl Execs {
                 let leaf = sandbox.map(|path| path.join(leaf_name(state.number)));
                 self.count = self.count.max(state.number);
                 let recorded = directories.contains(&state.number);
-                let recorded = recorded.then_some(Recorded { number: state.number, cell: None });
-                self.register(Running { state, pidfd, leaf, recorded });
+                let recorded = recorded.then_some(RecordOfExec { number: state.number, cell: None });
+                self.register(RunningExec { state, pidfd, leaf, recorded });
             }
         }
         for number in directories {
@@ -98,7 +98,7 @@ impl Execs {
             if !is_running && matches!(ExecFiles::open(files, number), Ok(Some(exec)) if !exec.is_reported())
             {
                 let leaf = sandbox.map(|path| path.join(leaf_name(number)));
-                self.ended.add(Recorded { number, cell: None }, leaf.as_deref());
+                self.ended.add(RecordOfExec { number, cell: None }, leaf.as_deref());
             }
         }
         self.record_members();
@@ -127,8 +127,8 @@ impl Execs {
     }
 
     /// Removes exec supervisors from the list of ended members, and clears the mark of strays from members of execs.
-    pub(crate) fn unmark_strays(&self, ended: &mut Vec<Ended>) {
-        let is_supervisor = |ended: &Ended| {
+    pub(crate) fn unmark_strays(&self, ended: &mut Vec<EndedMember>) {
+        let is_supervisor = |ended: &EndedMember| {
             let mut supervisors = self.supervisors.iter();
             supervisors.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
         };

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use penfold_state::record::SCHEMA;
-use penfold_state::state::Exited;
+use penfold_state::state::CommandExit;
 use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Files};
 use penfold_teardown::Cause;
@@ -14,7 +14,7 @@ use crate::outcome::Report;
 #[derive(Debug, Default)]
 pub(crate) struct ExitRecord {
     /// The exit that this process has written.
-    own: Cell<Option<Exited>>,
+    own: Cell<Option<CommandExit>>,
     /// An earlier supervisor of this sandbox may have written `exit.json`.
     trusted: bool,
     /// Another process has written `exit.json`.
@@ -29,11 +29,11 @@ impl ExitRecord {
 
     /// Writes the exit as soon as it is known, unless a penfold process wrote it before. Returns the exit if it is new,
     /// for its event.
-    pub(crate) fn write(&self, files: &Files, exit: Option<ExitStatus>, cause: Cause) -> Option<Exited> {
+    pub(crate) fn write(&self, files: &Files, exit: Option<ExitStatus>, cause: Cause) -> Option<CommandExit> {
         if self.own.get().is_some() {
             return None;
         }
-        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
+        let exited = CommandExit { schema: SCHEMA, exit, cause, at_ms: now_ms() };
         if matches!(files.write_exited(&exited), Ok(false)) {
             if self.trusted {
                 return None;
@@ -51,7 +51,8 @@ impl ExitRecord {
     pub(crate) fn conclude(&self, files: &Files, report: &Report) {
         let Some(own) = self.own.get() else {
             // An earlier supervisor wrote it.
-            let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
+            let exited =
+                CommandExit { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
             let _ = files.write_end(&exited, report);
             return;
         };

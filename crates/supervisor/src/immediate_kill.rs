@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet};
-use penfold_teardown::lifecycle::Event;
-use penfold_teardown::{Findings, Host, StopPolicy};
+use penfold_teardown::lifecycle::LifecycleEvent;
+use penfold_teardown::{Findings, StopPolicy, TeardownHost};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 use crate::signals::CHILD;
 
 /// A host that requests a kill at once.
@@ -27,16 +27,16 @@ impl ImmediateKill {
     }
 }
 
-impl Host for ImmediateKill {
-    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+impl TeardownHost for ImmediateKill {
+    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<LifecycleEvent> {
         if !std::mem::replace(&mut self.begun, true) {
-            return Some(Event::KillRequested);
+            return Some(LifecycleEvent::KillRequested);
         }
         let mut fds: Vec<PollFd<'_>> =
             self.signals.iter().map(|signals| PollFd::new(signals, PollFlags::IN)).collect();
         fds.extend(watch);
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let _ = poll(&mut fds, timeout.as_ref());
+        let _ = poll_or_pause(&mut fds, timeout.as_ref());
         if let Some(signals) = &self.signals {
             while let Ok(Some(_)) = signals.take() {}
         }

@@ -9,7 +9,7 @@ use std::ffi::CString;
 use penfold_process::{Pid, ProcFs};
 use penfold_sys::launch::{IpcEntry, Namespaces, clone_process};
 use penfold_sys::namespace::{map_user, unshare_ipc};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use penfold_teardown::Resource;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FsWord;
@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::pidns_protocol::MAX_MESSAGE_BYTES;
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 use crate::setup::Setup;
 
 /// The descriptors that the namespaces need, and the making of them.
@@ -43,14 +43,14 @@ const MADE: &[u8] = b"+";
 ///
 /// # Errors
 /// The reason, as a sentence. Nothing of them is left then.
-pub(crate) fn add(
+pub(crate) fn add_ipc_namespaces(
     setup: &Setup,
     proc: &ProcFs,
     resources: &mut Vec<Box<dyn Resource>>,
 ) -> Result<(), String> {
     let Some(entry) = setup.program.ipc() else { return Ok(()) };
     make(entry, proc)?;
-    resources.push(Box::new(OpenIpc(entry.clone())));
+    resources.push(Box::new(IpcNamespaces(entry.clone())));
     Ok(())
 }
 
@@ -72,11 +72,11 @@ fn make(entry: &IpcEntry, proc: &ProcFs) -> Result<(), String> {
         }
     };
     let child = match born? {
-        Forked::Child => {
+        ForkSide::Child => {
             drop(link);
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             let mapped = ids.map_or(Ok(()), map_user).map_err(|error| refused(&error));
-            let said = match mapped.and_then(|()| furnish()) {
+            let said = match mapped.and_then(|()| furnish_ipc_namespace()) {
                 Ok(()) => MADE.to_vec(),
                 Err(reason) => reason.into_bytes(),
             };
@@ -85,7 +85,7 @@ fn make(entry: &IpcEntry, proc: &ProcFs) -> Result<(), String> {
             let _ = rustix::net::recv(&child_link, &mut [0_u8; 1], RecvFlags::empty());
             penfold_sys::fork::exit_now(0)
         }
-        Forked::Parent(child) => child,
+        ForkSide::Parent(child) => child,
     };
     drop(child_link);
     let made = hear(&link).and_then(|()| entry.open(child).map_err(|error| failed(&error)));
@@ -105,7 +105,7 @@ fn refused(error: &std::io::Error) -> String {
 
 /// Receives the answer of the child.
 fn hear(link: &impl std::os::fd::AsFd) -> Result<(), String> {
-    let _ = poll(&mut [PollFd::new(link, PollFlags::IN)], Some(&READY));
+    let _ = poll_or_pause(&mut [PollFd::new(link, PollFlags::IN)], Some(&READY));
     let mut text = [0_u8; MAX_MESSAGE_BYTES];
     match rustix::net::recv(link, &mut text, RecvFlags::DONTWAIT) {
         Ok((_, length)) if text.get(..length) == Some(MADE) => Ok(()),
@@ -121,15 +121,16 @@ fn hear(link: &impl std::os::fd::AsFd) -> Result<(), String> {
 fn end_child(child: Pid) {
     let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) else { return };
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-    let _ = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&DEATH)));
-    let _ = penfold_sys::child::reap(child);
+    let _ =
+        rustix::io::retry_on_intr(|| poll_or_pause(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&DEATH)));
+    let _ = penfold_sys::child::reap_child(child);
 }
 
 /// Moves this process into a new IPC namespace, and mounts what belongs to it. Mounts of the host still arrive, none leaves.
 ///
 /// # Errors
 /// The reason, as a sentence.
-pub(crate) fn furnish() -> Result<(), String> {
+pub(crate) fn furnish_ipc_namespace() -> Result<(), String> {
     unshare_ipc().map_err(|error| failed(&error))?;
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", flags)
@@ -156,9 +157,9 @@ fn is_of_kind(place: &str, magic: FsWord) -> bool {
 }
 
 /// The namespaces, held until no member is left.
-struct OpenIpc(IpcEntry);
+struct IpcNamespaces(IpcEntry);
 
-impl Resource for OpenIpc {
+impl Resource for IpcNamespaces {
     fn describe(&self) -> String {
         "IPC namespace".to_owned()
     }

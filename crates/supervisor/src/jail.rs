@@ -13,7 +13,7 @@ use penfold_sys::launch::JailEntry;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 
 /// The time that bubblewrap may take to make a jail.
 const READY: Duration = Duration::from_secs(10);
@@ -32,21 +32,21 @@ pub(crate) struct JailLeader {
 }
 
 /// Why there is no way into a jail.
-enum NotFound {
+enum JailError {
     /// bubblewrap makes it.
     NotReady,
     /// It has ended, or cannot be entered.
     Never(String),
 }
 
-impl From<io::Error> for NotFound {
-    fn from(error: io::Error) -> NotFound {
-        NotFound::Never(error.to_string())
+impl From<io::Error> for JailError {
+    fn from(error: io::Error) -> JailError {
+        JailError::Never(error.to_string())
     }
 }
 
-impl From<rustix::io::Errno> for NotFound {
-    fn from(errno: rustix::io::Errno) -> NotFound {
+impl From<rustix::io::Errno> for JailError {
+    fn from(errno: rustix::io::Errno) -> JailError {
         io::Error::from(errno).into()
     }
 }
@@ -65,11 +65,11 @@ pub(crate) fn find_jail(leader: JailLeader, jail: &Jail, waits: bool) -> Result<
     loop {
         match look(&mut proc, leader, jail) {
             Ok(entry) => return Ok(entry),
-            Err(NotFound::Never(reason)) => return Err(refused(&reason)),
-            Err(NotFound::NotReady) if !waits || Instant::now() > until => {
+            Err(JailError::Never(reason)) => return Err(refused(&reason)),
+            Err(JailError::NotReady) if !waits || Instant::now() > until => {
                 return Err(refused("it is not ready"));
             }
-            Err(NotFound::NotReady) => {}
+            Err(JailError::NotReady) => {}
         }
         if has_ended(&pidfd, pause) {
             return Err(ended());
@@ -81,13 +81,13 @@ pub(crate) fn find_jail(leader: JailLeader, jail: &Jail, waits: bool) -> Result<
 /// Waits for the end of a process.
 fn has_ended(pidfd: &OwnedFd, time: Duration) -> bool {
     let time = Timespec::try_from(time).ok();
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], time.as_ref()).is_ok_and(|ready| ready > 0)
+    poll_or_pause(&mut [PollFd::new(pidfd, PollFlags::IN)], time.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-fn look(proc: &mut ProcFs, leader: JailLeader, jail: &Jail) -> Result<JailEntry, NotFound> {
+fn look(proc: &mut ProcFs, leader: JailLeader, jail: &Jail) -> Result<JailEntry, JailError> {
     let JailLeader { pid, is_init, parent } = leader;
     if parent_of(proc, pid)? != Some(parent) {
-        return Err(NotFound::Never("its command has ended".to_owned()));
+        return Err(JailError::Never("its command has ended".to_owned()));
     }
     let outer = if is_init { child_with_number(proc, pid, 2)? } else { pid };
     let first = child_with_number(proc, outer, 1)?;
@@ -98,13 +98,13 @@ fn look(proc: &mut ProcFs, leader: JailLeader, jail: &Jail) -> Result<JailEntry,
     proc.children(first, &mut children)?;
     // bubblewrap starts the command last: now root directory and namespaces are those of the command.
     if !is_first || children.is_empty() {
-        return Err(NotFound::NotReady);
+        return Err(JailError::NotReady);
     }
     let bounding = bounding_set(first)?;
     let filter = jail.filter.clone().unwrap_or_default();
     let entry = JailEntry::open(first, bounding, filter)?;
     if has_ended(&pidfd, Duration::ZERO) {
-        return Err(NotFound::Never("its command has ended".to_owned()));
+        return Err(JailError::Never("its command has ended".to_owned()));
     }
     Ok(entry)
 }
@@ -114,7 +114,7 @@ fn parent_of(proc: &mut ProcFs, pid: Pid) -> io::Result<Option<Pid>> {
 }
 
 /// Returns the child with this number in a pid namespace that is one level below that of this process, or of the parent.
-fn child_with_number(proc: &mut ProcFs, parent: Pid, number: i32) -> Result<Pid, NotFound> {
+fn child_with_number(proc: &mut ProcFs, parent: Pid, number: i32) -> Result<Pid, JailError> {
     let mut children = Vec::new();
     proc.children(parent, &mut children)?;
     let above = proc.status(parent)?.map_or(0, |status| status.namespace_pids.len());
@@ -127,7 +127,7 @@ fn child_with_number(proc: &mut ProcFs, parent: Pid, number: i32) -> Result<Pid,
     });
     match (found.next(), found.next()) {
         (Some(pid), None) => Ok(pid),
-        _ => Err(NotFound::NotReady),
+        _ => Err(JailError::NotReady),
     }
 }
 

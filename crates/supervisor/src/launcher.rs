@@ -22,25 +22,25 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
 pub use self::error::LauncherError;
-use self::exit::{still_living, succeeded};
+use self::exit::{command_succeeded, still_living};
 pub(crate) use self::hangup::watches_hangup;
-use self::progress::Due;
-pub use self::progress::Progress;
-pub(crate) use self::settings::{Keys, Settings};
+use self::progress::DueAction;
+pub use self::progress::LauncherProgress;
+pub(crate) use self::settings::{InterruptMeaning, LauncherSettings};
 pub(crate) use self::signals::LauncherSignals;
 pub(crate) use self::stdin::StdinWatch;
 use crate::outcome::Outcome;
-use crate::poll::poll;
-use crate::prepared::Prepared;
+use crate::poll::poll_or_pause;
+use crate::sandbox_parts::SandboxParts;
 use crate::terminal::of_caller::open_terminal;
-use crate::wire::{self, Answer, Received, Request};
+use crate::wire::{self, Answer, ReceiveResult, Request};
 
 /// A running sandbox, from the side of the process that started it.
 #[derive(Debug)]
 pub struct Launcher {
     supervisor: SupervisorHandle,
     channel: OwnedFd,
-    settings: Settings,
+    settings: LauncherSettings,
     signals: SignalFd,
     stop_requested: bool,
     /// The person at the terminal has already seen that the command handles SIGINT itself.
@@ -57,7 +57,7 @@ pub struct Launcher {
 
 /// The state of a detached sandbox after its start.
 #[derive(Debug)]
-pub enum Detached {
+pub enum DetachedStart {
     /// The command runs. The sandbox ends with this process until [`Launcher::detach`].
     Running(Launcher),
     /// The sandbox has ended, and its id was never printed.
@@ -73,7 +73,7 @@ pub(crate) enum SupervisorHandle {
         /// The pidfd of the supervisor.
         pidfd: OwnedFd,
         /// The resources of the sandbox; `None` after a takeover.
-        prepared: Option<Box<Prepared>>,
+        parts: Option<Box<SandboxParts>>,
     },
     /// The standby, which takes over without the launcher.
     Standby {
@@ -117,8 +117,8 @@ impl Launcher {
     /// # Errors
     /// When the signalfd cannot be created.
     pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Launcher> {
-        signal::block(&SignalSet::of(1..=64))?;
-        let settings = Settings {
+        signal::block_signals(&SignalSet::of(1..=64))?;
+        let settings = LauncherSettings {
             has_former: false,
             id,
             state_root: PathBuf::new(),
@@ -127,7 +127,7 @@ impl Launcher {
             watches_hangup: watches_hangup(),
             terminal: open_terminal(),
             before: None,
-            keys: Keys::Client,
+            keys: InterruptMeaning::Client,
             stdin: None,
         };
         Ok(Launcher::new(SupervisorHandle::Remote, channel, settings, LauncherSignals::open(left)?))
@@ -136,7 +136,7 @@ impl Launcher {
     pub(crate) fn new(
         supervisor: SupervisorHandle,
         channel: OwnedFd,
-        settings: Settings,
+        settings: LauncherSettings,
         signals: LauncherSignals,
     ) -> Launcher {
         let LauncherSignals { signals, mask } = signals;
@@ -190,7 +190,7 @@ impl Launcher {
     ///
     /// # Errors
     /// When the outcome is unknown. Everything that could be ended has been ended.
-    pub fn wait(mut self, slow: impl FnMut(Progress) -> bool) -> Result<Outcome, LauncherError> {
+    pub fn wait(mut self, slow: impl FnMut(LauncherProgress) -> bool) -> Result<Outcome, LauncherError> {
         let before = self.settings.before.take();
         let followed = self.follow(slow, false);
         if let Some(before) = before {
@@ -198,7 +198,10 @@ impl Launcher {
                 Ok(FollowResult::Over(outcome)) => Some(&**outcome),
                 Ok(FollowResult::Running) | Err(_) => None,
             };
-            before.restore(&outcome.map(still_living).unwrap_or_default(), !outcome.is_some_and(succeeded));
+            before.restore(
+                &outcome.map(still_living).unwrap_or_default(),
+                !outcome.is_some_and(command_succeeded),
+            );
         }
         match followed? {
             FollowResult::Over(outcome) => Ok(*outcome),
@@ -212,16 +215,16 @@ impl Launcher {
     ///
     /// # Errors
     /// When the outcome is unknown. Everything that could be ended has been ended.
-    pub fn wait_running(mut self) -> Result<Detached, LauncherError> {
+    pub fn wait_running(mut self) -> Result<DetachedStart, LauncherError> {
         match self.follow(|_| false, true) {
-            Ok(FollowResult::Running) => Ok(Detached::Running(self)),
+            Ok(FollowResult::Running) => Ok(DetachedStart::Running(self)),
             Ok(FollowResult::Over(outcome)) => {
                 self.forget();
-                Ok(Detached::Over(outcome))
+                Ok(DetachedStart::Over(outcome))
             }
             Err(LauncherError::Wait { source, .. }) => {
                 let outcome = self.abandon(&source.to_string())?;
-                Ok(Detached::Over(Box::new(outcome)))
+                Ok(DetachedStart::Over(Box::new(outcome)))
             }
             Err(error) => Err(error),
         }
@@ -235,7 +238,7 @@ impl Launcher {
     /// # Errors
     /// Those of send(2). The sandbox then still ends with this process.
     pub fn detach(&self) -> io::Result<()> {
-        match wire::send(&self.channel, &Request::LetGo) {
+        match wire::send_message(&self.channel, &Request::LetGo) {
             // The sandbox has ended meanwhile, so there is nothing to detach.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
@@ -248,14 +251,14 @@ impl Launcher {
 
     fn follow(
         &mut self,
-        mut slow: impl FnMut(Progress) -> bool,
+        mut slow: impl FnMut(LauncherProgress) -> bool,
         until_running: bool,
     ) -> Result<FollowResult, LauncherError> {
         if let Some(reason) = self.broken.take() {
             return self.end_broken(reason);
         }
         self.sweeper = self.fork_sweeper();
-        let mut due = Some(Due::FreeMemory);
+        let mut due = Some(DueAction::FreeMemory);
         let mut standby_dead = false;
         let mut failures = 0;
         loop {
@@ -266,11 +269,7 @@ impl Launcher {
             let mut blind = false;
             match polled {
                 Ok(0) if self.no_memory => {}
-                Ok(0) => match due.take() {
-                    Some(Due::FreeMemory) => penfold_sys::memory::drop_unneeded_pages(),
-                    Some(Due::Report(progress)) => due = slow(progress).then(|| progress.next()).flatten(),
-                    None => {}
-                },
+                Ok(0) => due = due.take().and_then(|action| action.act(&mut slow)),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // After a failed poll(2) all sources are tried without it: giving up would end the sandbox.
                 Err(_) => blind = true,
@@ -283,26 +282,28 @@ impl Launcher {
                 self.send_pending();
             }
             if channel || supervisor {
-                let received = wire::receive::<Answer>(&self.channel);
+                let received = wire::receive_message::<Answer>(&self.channel);
                 failures = if received.is_err() { failures + 1 } else { 0 };
                 match received {
-                    Ok(Received::Message(Answer::Outcome(outcome))) => {
+                    Ok(ReceiveResult::Message(Answer::Outcome(outcome))) => {
                         return Ok(FollowResult::Over(Box::new(self.wait_for_exit(*outcome))));
                     }
-                    Ok(Received::Message(Answer::Running)) if until_running => {
+                    Ok(ReceiveResult::Message(Answer::Running)) if until_running => {
                         return Ok(FollowResult::Running);
                     }
-                    Ok(Received::Message(Answer::Refused(reason))) => {
+                    Ok(ReceiveResult::Message(Answer::Refused(reason))) => {
                         return Err(LauncherError::Refused { id: self.id(), reason });
                     }
-                    Ok(Received::Message(Answer::Suspended(leader))) => self.stop_with(leader),
-                    Ok(Received::Message(answer)) => due = self.progress_after(&answer, due),
-                    Ok(Received::Nothing) if !supervisor => {}
+                    Ok(ReceiveResult::Message(Answer::Suspended(leader))) => self.stop_with(leader),
+                    Ok(ReceiveResult::Message(answer)) => due = self.progress_after(&answer, due),
+                    Ok(ReceiveResult::Nothing) if !supervisor => {}
                     // The supervisor still lives: the channel reaches EOF only with its death.
-                    Ok(Received::Nothing) if matches!(self.supervisor, SupervisorHandle::Standby { .. }) => {
+                    Ok(ReceiveResult::Nothing)
+                        if matches!(self.supervisor, SupervisorHandle::Standby { .. }) =>
+                    {
                         standby_dead = true;
                     }
-                    Ok(Received::Nothing | Received::End) => {
+                    Ok(ReceiveResult::Nothing | ReceiveResult::End) => {
                         return self.supervisor_died().map(|outcome| FollowResult::Over(Box::new(outcome)));
                     }
                     Err(error) if failures > MAX_RECV_FAILURES => return Err(self.wait_error(error)),
@@ -319,10 +320,10 @@ impl Launcher {
     fn poll_events(
         &mut self,
         standby_dead: bool,
-        due: Option<Due>,
+        due: Option<DueAction>,
     ) -> (rustix::io::Result<usize>, [bool; 3]) {
         let stdin_due = self.settings.stdin.as_ref().and_then(|watch| watch.timeout());
-        let timeout = due.map(Due::after).into_iter().chain(stdin_due).min();
+        let timeout = due.map(DueAction::after).into_iter().chain(stdin_due).min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let timeout = if self.no_memory { Some(RETRY_DELAY) } else { timeout };
         let pidfd = match &self.supervisor {
@@ -348,7 +349,7 @@ impl Launcher {
         ];
         let is_used = [true, true, pidfd.is_some(), stdin.is_some(), terminal.is_some()];
         let watched = is_used.iter().rposition(|used| *used).map_or(0, |last| last + 1);
-        let polled = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
+        let polled = poll_or_pause(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
         let mut used = is_used.into_iter();
         let ready = fds.map(|fd| used.next().unwrap_or(false) && !fd.revents().is_empty());
         let [channel, signals, supervisor, stdin, terminal] = ready;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use penfold_state::time::{millis, now_ms};
+use penfold_state::time::{now_ms, whole_millis};
 use rustix::fs::MemfdFlags;
 
 /// The end of a sandbox's life, unless a client renews it.
@@ -26,7 +26,7 @@ impl Lease {
             end: length.and_then(|length| now.checked_add(length)),
             renewed: rustix::fs::memfd_create(c"lease", MemfdFlags::CLOEXEC)?,
             opened: now,
-            expires_at_ms: length.map(|length| now_ms().saturating_add(millis(length))),
+            expires_at_ms: length.map(|length| now_ms().saturating_add(whole_millis(length))),
         })
     }
 
@@ -49,13 +49,13 @@ impl Lease {
         let end = Some(u64::from_ne_bytes(end)).filter(|&end| end > 0).map(Duration::from_millis);
         self.end = end.and_then(|end| self.opened.checked_add(end));
         let left = self.end.map(|lease| lease.saturating_duration_since(Instant::now()));
-        self.expires_at_ms = left.map(|left| now_ms().saturating_add(millis(left)));
+        self.expires_at_ms = left.map(|left| now_ms().saturating_add(whole_millis(left)));
     }
 
     /// Records a renewal for `ms` milliseconds until `end`; 0 means without end.
     pub(crate) fn renew(&mut self, ms: u64, end: Option<Instant>) {
         self.expires_at_ms = (ms > 0).then(|| now_ms().saturating_add(ms));
-        let end = end.map_or(0, |end| millis(end.saturating_duration_since(self.opened)).max(1));
+        let end = end.map_or(0, |end| whole_millis(end.saturating_duration_since(self.opened)).max(1));
         let _ = rustix::io::pwrite(&self.renewed, &end.to_ne_bytes(), 0);
     }
 }

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
-use penfold_state::{LeftBehind, LeftObject, Parent, Spec};
-use penfold_teardown::{Ended, Findings};
+use penfold_state::{FormerParent, LeakedObject, LeakedProcess, Spec};
+use penfold_teardown::{EndedMember, Findings};
 
 use crate::engine_clients::{self, Executions};
-use crate::left_objects::{SocketFiles, Sysv};
+use crate::left_objects::{SocketFiles, SysvObjects};
 
 /// The shortest time between two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -42,13 +42,13 @@ const TESTS: [&str; 4] = [
 
 /// A member as it was seen last.
 #[derive(Debug)]
-struct Seen {
+struct MemberSighting {
     parent: Option<ProcessId>,
     name: String,
     command: String,
     /// Whether it is a process of penfold: of an inner sandbox, or one that has not executed its program yet.
     is_own: bool,
-    /// Whether it was seen twice. A look between fork and exec finds the command of the parent.
+    /// Whether it was seen a second time, and after its exec. Between fork and exec it has the command of the parent.
     is_settled: bool,
 }
 
@@ -56,11 +56,11 @@ struct Seen {
 #[derive(Debug)]
 pub(crate) struct Genealogy {
     proc: ProcFs,
-    seen: HashMap<ProcessId, Seen>,
+    seen: HashMap<ProcessId, MemberSighting>,
     /// When the next look is due, if nothing happens before.
     next: Option<Instant>,
     interval: Duration,
-    found: Vec<LeftBehind>,
+    found: Vec<LeakedProcess>,
     /// The program of penfold.
     own: Option<FileId>,
     /// The files that are the standard streams of the leader, and of all that inherit them.
@@ -72,7 +72,7 @@ pub(crate) struct Genealogy {
     /// The number of looks since then.
     following: usize,
     sockets: SocketFiles,
-    sysv: Sysv,
+    sysv: SysvObjects,
 }
 
 /// The pauses between the looks after the file of a client was opened: the process gets its name a little later.
@@ -104,7 +104,7 @@ impl Genealogy {
         let streams = STREAMS.iter().filter_map(|fd| std::fs::read_link(path(this, fd)).ok()).collect();
         let (seen, found) = (HashMap::new(), Vec::new());
         let (sockets, sysv) =
-            if describes { (SocketFiles::start(), Sysv::start()) } else { Default::default() };
+            if describes { (SocketFiles::start(), SysvObjects::start()) } else { Default::default() };
         Some(Genealogy {
             proc,
             seen,
@@ -138,7 +138,7 @@ impl Genealogy {
     }
 
     /// Returns what members have left besides processes.
-    pub(crate) fn objects(&self) -> Vec<LeftObject> {
+    pub(crate) fn objects(&self) -> Vec<LeakedObject> {
         if !self.describes {
             return Vec::new();
         }
@@ -165,7 +165,7 @@ impl Genealogy {
         let used = processor_time();
         let mut members = Vec::new();
         if self.proc.descendants(rustix::process::getpid(), &mut members).is_ok() {
-            engine_clients::note(&members, &mut self.clients);
+            engine_clients::note_engine_clients(&members, &mut self.clients);
             if self.describes {
                 self.remember(&members);
                 self.sockets.look(&mut self.proc, &members);
@@ -193,7 +193,8 @@ impl Genealogy {
                 // The first parent counts: later ones are those of an orphan. Another name is another program.
                 Some(seen) if seen.name == stat.comm && seen.is_settled => {}
                 Some(seen) => {
-                    seen.is_settled = true;
+                    // A process may take long from fork to exec.
+                    seen.is_settled = !stat.is_unexecuted();
                     seen.name.clone_from(&stat.comm);
                     seen.command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
                     seen.is_own = self.own.is_some() && self.proc.program(stat.pid) == self.own;
@@ -203,7 +204,10 @@ impl Genealogy {
                     let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
                     let is_own = self.own.is_some() && self.proc.program(stat.pid) == self.own;
                     let name = stat.comm.clone();
-                    self.seen.insert(stat.id(), Seen { parent, name, command, is_own, is_settled: false });
+                    self.seen.insert(
+                        stat.id(),
+                        MemberSighting { parent, name, command, is_own, is_settled: false },
+                    );
                 }
                 None => {}
             }
@@ -229,7 +233,7 @@ impl Genealogy {
     pub(crate) fn describe(&mut self, members: &[Stat]) {
         self.remember(members);
         self.sockets.look(&mut self.proc, members);
-        engine_clients::note(members, &mut self.clients);
+        engine_clients::note_engine_clients(members, &mut self.clients);
         let mut listeners = Listeners::default();
         for stat in members {
             if self.found.len() >= DESCRIBED {
@@ -239,7 +243,7 @@ impl Genealogy {
                 continue;
             }
             let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
-            self.found.push(LeftBehind {
+            self.found.push(LeakedProcess {
                 pid: stat.pid.as_raw_pid(),
                 start_time: stat.id().start.0,
                 command,
@@ -253,13 +257,13 @@ impl Genealogy {
         }
     }
 
-    fn parents(&self, id: ProcessId) -> Vec<Parent> {
+    fn parents(&self, id: ProcessId) -> Vec<FormerParent> {
         let mut parents = Vec::new();
         let mut next = self.seen.get(&id).and_then(|seen| seen.parent);
         while let Some(id) = next.filter(|_| parents.len() < PARENTS) {
             let Some(seen) = self.seen.get(&id) else { break };
             if !seen.is_own {
-                parents.push(Parent { pid: id.pid.as_raw_pid(), command: seen.command.clone() });
+                parents.push(FormerParent { pid: id.pid.as_raw_pid(), command: seen.command.clone() });
             }
             next = seen.parent;
         }
@@ -267,15 +271,15 @@ impl Genealogy {
     }
 
     /// Returns all strays: with its description, if a stray was there to be described.
-    pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeftBehind> {
+    pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeakedProcess> {
         if !self.describes {
             return Vec::new();
         }
-        let described: HashMap<(i32, u64), &LeftBehind> =
+        let described: HashMap<(i32, u64), &LeakedProcess> =
             self.found.iter().map(|found| ((found.pid, found.start_time), found)).collect();
-        let describe = |stray: &Ended| match described.get(&(stray.pid, stray.start_time)) {
+        let describe = |stray: &EndedMember| match described.get(&(stray.pid, stray.start_time)) {
             Some(&found) => found.clone(),
-            None => LeftBehind::of(stray),
+            None => LeakedProcess::of(stray),
         };
         findings.strays().map(describe).collect()
     }
@@ -350,5 +354,19 @@ mod tests {
         assert_eq!(parents.first().map(|one| one.pid), Some(parent.pid.as_raw_pid()));
         genealogy.forget(&HashMap::from([(own.pid, own.id())]));
         assert_eq!(genealogy.parents(own.id()), parents);
+    }
+
+    #[test]
+    fn a_member_that_executes_late_is_known_by_its_program() {
+        const FORKED: u32 = 0x40;
+        let mut genealogy = Genealogy::begin(true).unwrap();
+        let own = genealogy.proc.stat(rustix::process::getpid()).unwrap().unwrap();
+        let forked = Stat { flags: own.flags | FORKED, ..own.clone() };
+        genealogy.remember(std::slice::from_ref(&forked));
+        genealogy.remember(&[forked]);
+        let command = &mut genealogy.seen.get_mut(&own.id()).unwrap().command;
+        let program = std::mem::replace(command, "that of the parent".to_owned());
+        genealogy.remember(&[Stat { flags: own.flags & !FORKED, ..own.clone() }]);
+        assert_eq!(genealogy.seen[&own.id()].command, program);
     }
 }

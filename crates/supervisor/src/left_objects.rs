@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use penfold_process::{Pid, ProcFs, Stat};
-use penfold_state::LeftObject;
+use penfold_state::LeakedObject;
 
 /// The Unix sockets of this network namespace, with the paths that they are bound to.
 const SOCKETS: &str = "/proc/thread-self/net/unix";
@@ -59,11 +59,11 @@ impl SocketFiles {
     }
 
     /// Returns those that are still there.
-    pub(crate) fn left(&self) -> Vec<LeftObject> {
+    pub(crate) fn left(&self) -> Vec<LeakedObject> {
         let is_socket =
             |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
         let made = self.made.iter().filter(|(path, _)| is_socket(path));
-        made.map(|(path, (pid, command))| LeftObject {
+        made.map(|(path, (pid, command))| LeakedObject {
             kind: "socket".to_owned(),
             name: path.to_string_lossy().into_owned(),
             pid: pid.as_raw_pid(),
@@ -103,22 +103,22 @@ fn holds(pid: Pid, inode: u64) -> bool {
 
 /// The objects of System V IPC that were there before.
 #[derive(Debug, Default)]
-pub(crate) struct Sysv {
+pub(crate) struct SysvObjects {
     before: HashSet<(&'static str, String)>,
 }
 
-impl Sysv {
+impl SysvObjects {
     /// Begins with the objects that are there.
-    pub(crate) fn start() -> Sysv {
-        Sysv { before: sysv().into_iter().map(|(kind, name, _)| (kind, name)).collect() }
+    pub(crate) fn start() -> SysvObjects {
+        SysvObjects { before: sysv().into_iter().map(|(kind, name, _)| (kind, name)).collect() }
     }
 
     /// Returns the new objects whose creator or last user is one of these processes.
-    pub(crate) fn left(&self, members: &HashMap<i32, String>) -> Vec<LeftObject> {
+    pub(crate) fn left(&self, members: &HashMap<i32, String>) -> Vec<LeakedObject> {
         let left = |(kind, name, pids): (&'static str, String, Vec<i32>)| {
             let (pid, command) = pids.into_iter().find_map(|pid| Some((pid, members.get(&pid)?.clone())))?;
             let is_new = !self.before.contains(&(kind, name.clone()));
-            is_new.then(|| LeftObject { kind: kind.to_owned(), name, pid, command })
+            is_new.then(|| LeakedObject { kind: kind.to_owned(), name, pid, command })
         };
         sysv().into_iter().filter_map(left).collect()
     }

@@ -11,9 +11,9 @@
 //! A launcher that has other children, or is the init of a container, cannot tell orphans of the sandbox from other
 //! processes. In this case a *standby* runs between the two and is the second subreaper instead of the launcher.
 //!
-//! - [`start()`] — starts a sandbox from a [`Spec`](penfold_state::Spec) and returns a [`Launcher`].
+//! - [`start_sandbox()`] — starts a sandbox from a [`Spec`](penfold_state::Spec) and returns a [`Launcher`].
 //! - [`start_in_scope()`] — the same in a scope that a service manager makes.
-//! - [`adopt()`] — makes a sandbox of a tree that runs already.
+//! - [`adopt_process_tree()`] — makes a sandbox of a tree that runs already.
 //! - [`Launcher`] — the caller's side of a running sandbox.
 //!
 //! Invariant: every resource is created *before* the supervisor is forked. Either process can therefore end the sandbox
@@ -28,13 +28,13 @@ mod end_cell;
 mod ended_execs;
 mod engine_clients;
 mod environment;
+mod event_loop;
 mod exec;
 mod exec_program;
 mod exec_request;
 mod exec_stdio;
 mod execs;
 mod exit_record;
-mod host;
 mod identity;
 mod immediate_kill;
 mod ipc;
@@ -51,26 +51,26 @@ mod pidns;
 mod pidns_protocol;
 mod policy;
 mod poll;
-mod prepared;
 mod recorded_exec;
 mod report_file;
 mod restart;
+mod sandbox_parts;
 mod scope;
 mod setup;
 mod signals;
 mod standby;
 mod start;
 mod start_error;
-mod supervised;
+mod supervision;
 mod supervisor;
 mod takeover;
 mod terminal;
 
-pub use adopt::adopt;
-pub use launcher::{Detached, Launcher, LauncherError, Progress};
-pub use scope::Entered;
-pub use start::{start, start_in_scope};
+pub use adopt::adopt_process_tree;
+pub use launcher::{DetachedStart, Launcher, LauncherError, LauncherProgress};
+pub use scope::ScopeEntry;
+pub use start::{start_in_scope, start_sandbox};
 pub use start_error::StartError;
 pub use terminal::modes::Modes;
-pub use terminal::open as open_terminal;
+pub use terminal::open_pty;
 pub use terminal::own_group::{lead_foreground_group, open_for_shell};

@@ -2,19 +2,48 @@
 //! processes.
 
 use penfold_process::{Pid, ProcFs, Stat};
-use penfold_state::{Inside, Nested};
-use penfold_teardown::Ended;
+use penfold_state::{NestedNotes, NestedRecord, Registry};
+use penfold_teardown::EndedMember;
+
+/// The sandboxes started inside of this one.
+pub(crate) struct NestedSandboxes {
+    notes: NestedNotes,
+    /// Those that existed when the end began; `None` before.
+    at_end: Option<Vec<NestedSandbox>>,
+}
+
+impl NestedSandboxes {
+    pub(crate) fn new(notes: NestedNotes) -> NestedSandboxes {
+        NestedSandboxes { notes, at_end: None }
+    }
+
+    /// Returns the registry with their records.
+    pub(crate) fn registry(&self) -> &Registry {
+        self.notes.registry()
+    }
+
+    /// Finds them when the end begins. Later calls change nothing.
+    pub(crate) fn find_at_end(&mut self) {
+        if self.at_end.is_none() {
+            self.at_end = Some(find_nested(&self.notes));
+        }
+    }
+
+    /// Merges the processes of each nested sandbox that was found into one stray.
+    pub(crate) fn merge_into(&self, ended: &mut Vec<EndedMember>) {
+        merge_nested(self.at_end.as_deref().unwrap_or_default(), ended);
+    }
+}
 
 /// A nested sandbox, and its penfold processes.
-#[derive(Debug)]
-pub(crate) struct NestedSandbox {
+struct NestedSandbox {
     text: String,
     supervisors: Vec<Pid>,
 }
 
 /// Finds nested sandboxes while they live: their records end with this sandbox. Pids that were recorded in another pid
 /// namespace are compared by their namespace pid.
-pub(crate) fn find(nested: &Nested) -> Vec<NestedSandbox> {
+fn find_nested(nested: &NestedNotes) -> Vec<NestedSandbox> {
     let inside = nested.recorded();
     if inside.is_empty() {
         return Vec::new();
@@ -25,7 +54,7 @@ pub(crate) fn find(nested: &Nested) -> Vec<NestedSandbox> {
     inside.iter().map(|inside| nested_sandbox(inside, &penfold_processes, &mut proc)).collect()
 }
 
-fn nested_sandbox(inside: &Inside, penfold_processes: &[Stat], proc: &mut ProcFs) -> NestedSandbox {
+fn nested_sandbox(inside: &NestedRecord, penfold_processes: &[Stat], proc: &mut ProcFs) -> NestedSandbox {
     let mut has_number = |stat: &Stat, pid| {
         let status = proc.status(stat.pid).ok().flatten();
         stat.pid == pid || status.is_some_and(|status| status.namespace_pids.last() == Some(&pid))
@@ -52,7 +81,7 @@ fn nested_sandbox(inside: &Inside, penfold_processes: &[Stat], proc: &mut ProcFs
 }
 
 /// Merges the processes of each nested sandbox into one stray.
-pub(crate) fn merge(sandboxes: &[NestedSandbox], ended: &mut Vec<Ended>) {
+fn merge_nested(sandboxes: &[NestedSandbox], ended: &mut Vec<EndedMember>) {
     for sandbox in sandboxes {
         let mut named = false;
         ended.retain_mut(|ended| {

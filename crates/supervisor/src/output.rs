@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use penfold_state::log::{DrainResult, PipeState, Stream, Writer};
+use penfold_state::log::{DrainResult, LogWriter, PipeState, Stream};
 use penfold_state::{Detach, Files, Identity};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
@@ -24,9 +24,9 @@ const FINAL_READS: usize = 256;
 /// The sources of a command's output, and the log.
 pub(crate) struct Output {
     /// `None` while the other process writes the log.
-    log: Option<Writer>,
+    log: Option<LogWriter>,
     log_limit: u64,
-    pipes: Vec<Pipe>,
+    pipes: Vec<OutputPipe>,
     terminal: Option<Terminal>,
     /// The command's standard descriptors, dropped once the command runs.
     stdio: Option<OwnStdio>,
@@ -35,15 +35,15 @@ pub(crate) struct Output {
 }
 
 /// A pipe that the command writes to.
-struct Pipe {
+struct OutputPipe {
     stream: Stream,
     fd: OwnedFd,
     enlarged: bool,
 }
 
-impl Pipe {
+impl OutputPipe {
     /// Moves the content of the pipe into the log. False at EOF: no writer is left.
-    fn drain(&mut self, log: &mut Writer) -> bool {
+    fn drain(&mut self, log: &mut LogWriter) -> bool {
         let Ok(drained) = log.drain(self.stream, self.fd.as_fd()) else { return false };
         if drained.bytes >= BUSY_BYTES {
             self.enlarge();
@@ -61,7 +61,7 @@ impl Pipe {
 
     /// Moves the rest that members have left into the log. At most the pipe's size is read: a writer outside of the
     /// sandbox could write without end.
-    fn drain_rest(&self, log: &mut Writer) {
+    fn drain_rest(&self, log: &mut LogWriter) {
         let left = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE_PIPE_BYTES);
         let mut left = u64::try_from(left).unwrap_or(u64::MAX);
         while let Ok(DrainResult { bytes, state: PipeState::Open }) = log.drain(self.stream, self.fd.as_fd())
@@ -76,8 +76,8 @@ impl Output {
     /// Creates the log, or continues that of the former life, and makes the pipes or the terminal.
     pub(crate) fn open(files: &Files, detach: &Detach) -> io::Result<Output> {
         let log = match &detach.life {
-            None => Writer::create(files.dir(), detach.log_limit),
-            Some(_) => Writer::reopen(files.dir(), detach.log_limit),
+            None => LogWriter::create(files.dir(), detach.log_limit),
+            Some(_) => LogWriter::reopen(files.dir(), detach.log_limit),
         };
         let log = log.map_err(io::Error::other)?;
         let (terminal, pipes, stdio) = if detach.terminal { with_terminal()? } else { with_pipes()? };
@@ -97,7 +97,7 @@ impl Output {
         terminal: Option<Size>,
         input: OwnedFd,
     ) -> io::Result<(Output, OwnStdio)> {
-        let log = Writer::create(files.dir(), log_limit).map_err(io::Error::other)?;
+        let log = LogWriter::create(files.dir(), log_limit).map_err(io::Error::other)?;
         let (terminal, pipes, stdio) = match terminal {
             None => {
                 let (none, pipes, stdio) = with_pipes()?;
@@ -147,7 +147,7 @@ impl Output {
 
     /// Takes over from a killed supervisor. If the log cannot be reopened, it ends here.
     pub(crate) fn inherit(&mut self, files: &Files) {
-        self.log = Writer::reopen(files.dir(), self.log_limit).ok();
+        self.log = LogWriter::reopen(files.dir(), self.log_limit).ok();
         self.line = None;
         if let Some(terminal) = &mut self.terminal {
             terminal.inherit();
@@ -227,7 +227,7 @@ impl Output {
     }
 }
 
-type OpenedOutput = (Option<Terminal>, Vec<Pipe>, OwnStdio);
+type OpenedOutput = (Option<Terminal>, Vec<OutputPipe>, OwnStdio);
 
 fn with_terminal() -> io::Result<OpenedOutput> {
     let (terminal, slave) = Terminal::open()?;
@@ -242,7 +242,7 @@ fn with_pipes() -> io::Result<OpenedOutput> {
     for pipe in [&out, &err] {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
-    let pipe = |stream, fd| Pipe { stream, fd, enlarged: false };
+    let pipe = |stream, fd| OutputPipe { stream, fd, enlarged: false };
     let pipes = vec![pipe(Stream::Stdout, out), pipe(Stream::Stderr, err)];
     Ok((None, pipes, OwnStdio { input, output, error, terminal: false }))
 }

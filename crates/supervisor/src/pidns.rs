@@ -4,8 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use penfold_sys::child::{self, Peek};
-use penfold_sys::launch::{Namespaces, Program, Released, launch};
+use penfold_sys::child::{self, PeekResult};
+use penfold_sys::launch::{Namespaces, Program, ReleaseResult, launch_program};
 use penfold_sys::namespace::map_user;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,18 +16,18 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::ipc;
 use crate::pidns_protocol::{InitMessage, RELEASE};
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 use crate::signals::CHILD;
 use crate::terminal::own_group::lead_foreground_group;
 
 /// Returns the namespaces to create. An unprivileged user can create a pid namespace only in a new user namespace.
-pub(crate) fn namespaces() -> Namespaces {
+pub(crate) fn namespaces_to_create() -> Namespaces {
     Namespaces { pid: true, user: !rustix::process::geteuid().is_root() }
 }
 
 /// Runs our init. `ids` are the outer user and group, if init is in a new user namespace; `terminal` is for a command that gets a
 /// process group of its own in its foreground; `has_own_ipc` if the members share IPC with nobody else.
-pub(crate) fn run(
+pub(crate) fn run_namespace_init(
     program: &mut Program,
     link: &OwnedFd,
     ids: Option<(u32, u32)>,
@@ -59,9 +59,9 @@ fn run_init(
     }
     mount_proc();
     if has_own_ipc {
-        ipc::furnish()?;
+        ipc::furnish_ipc_namespace()?;
     }
-    let launched = launch(program, None, None).map_err(failed("clone a process"))?;
+    let launched = launch_program(program, None, None).map_err(failed("clone a process"))?;
     if !launched.ready().map_err(failed("hear from the cloned process"))? {
         return Err("the cloned process died".to_owned());
     }
@@ -76,9 +76,9 @@ fn run_init(
         let _ = lead_foreground_group(&terminal, Some(launched.pid()));
     }
     launched.release().map_err(failed("start the command"))?;
-    let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
+    let _ = poll_or_pause(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
     let outcome = match launched.outcome() {
-        Ok(Some(Released::Failed(failure))) => InitMessage::Failed(failure),
+        Ok(Some(ReleaseResult::Failed(failure))) => InitMessage::Failed(failure),
         _ => InitMessage::Running,
     };
     send(link, &outcome)?;
@@ -98,14 +98,14 @@ fn run_init(
 fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), String> {
     let signals = SignalFd::open(&SignalSet::of([CHILD])).map_err(|error| error.to_string())?;
     loop {
-        while let Peek::Ended(pid, exit) = child::peek().map_err(|error| error.to_string())? {
-            let _ = child::reap(pid);
+        while let PeekResult::Ended(pid, exit) = child::peek_child().map_err(|error| error.to_string())? {
+            let _ = child::reap_child(pid);
             if pid == leader {
                 send(link, &InitMessage::Ended(exit))?;
             }
         }
         send_stops(link, leader);
-        let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
+        let _ = poll_or_pause(&mut [PollFd::new(&signals, PollFlags::IN)], None);
         while let Ok(Some(_)) = signals.take() {}
     }
 }

@@ -4,7 +4,7 @@
 //! process, so there are no versions.
 
 use penfold_sys::child::Exit;
-use penfold_sys::launch::{Failure, Step};
+use penfold_sys::launch::{LaunchFailure, LaunchStep};
 
 /// A message of our init.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) enum InitMessage {
     Running,
     /// The leader could not execute its program. Only the step `Directory` has a letter of its own; any other is
     /// decoded as `Exec`.
-    Failed(Failure),
+    Failed(LaunchFailure),
     /// The leader has ended.
     Ended(Exit),
     /// The leader was stopped by this signal.
@@ -50,9 +50,11 @@ impl InitMessage {
             InitMessage::Refused(reason) => return [&[REFUSED], reason.as_bytes()].concat(),
             InitMessage::Ready => (READY, 0),
             InitMessage::Running => (RUNNING, 0),
-            InitMessage::Failed(Failure { step: Step::Directory, errno }) => (NO_DIRECTORY, *errno),
-            InitMessage::Failed(Failure { step: Step::Network, errno }) => (NO_NETWORK, *errno),
-            InitMessage::Failed(Failure { errno, .. }) => (NOT_EXECUTED, *errno),
+            InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno }) => {
+                (NO_DIRECTORY, *errno)
+            }
+            InitMessage::Failed(LaunchFailure { step: LaunchStep::Network, errno }) => (NO_NETWORK, *errno),
+            InitMessage::Failed(LaunchFailure { errno, .. }) => (NOT_EXECUTED, *errno),
             InitMessage::Ended(Exit::Code(code)) => (CODE, *code),
             InitMessage::Ended(Exit::Signal(signal)) => (KILLED, *signal),
             InitMessage::Stopped(signal) => (STOPPED, *signal),
@@ -71,9 +73,11 @@ impl InitMessage {
             READY => InitMessage::Ready,
             REFUSED => InitMessage::Refused(String::from_utf8_lossy(rest).into_owned()),
             RUNNING => InitMessage::Running,
-            NO_DIRECTORY => InitMessage::Failed(Failure { step: Step::Directory, errno: number() }),
-            NO_NETWORK => InitMessage::Failed(Failure { step: Step::Network, errno: number() }),
-            NOT_EXECUTED => InitMessage::Failed(Failure { step: Step::Exec, errno: number() }),
+            NO_DIRECTORY => {
+                InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno: number() })
+            }
+            NO_NETWORK => InitMessage::Failed(LaunchFailure { step: LaunchStep::Network, errno: number() }),
+            NOT_EXECUTED => InitMessage::Failed(LaunchFailure { step: LaunchStep::Exec, errno: number() }),
             CODE => InitMessage::Ended(Exit::Code(number())),
             KILLED => InitMessage::Ended(Exit::Signal(number())),
             STOPPED => InitMessage::Stopped(number()),
@@ -93,9 +97,9 @@ mod tests {
             InitMessage::Ready,
             InitMessage::Refused("cannot map the user".to_owned()),
             InitMessage::Running,
-            InitMessage::Failed(Failure { step: Step::Directory, errno: 2 }),
-            InitMessage::Failed(Failure { step: Step::Network, errno: 2 }),
-            InitMessage::Failed(Failure { step: Step::Exec, errno: 13 }),
+            InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno: 2 }),
+            InitMessage::Failed(LaunchFailure { step: LaunchStep::Network, errno: 2 }),
+            InitMessage::Failed(LaunchFailure { step: LaunchStep::Exec, errno: 13 }),
             InitMessage::Ended(Exit::Code(-1)),
             InitMessage::Ended(Exit::Signal(9)),
             InitMessage::Stopped(19),

@@ -1,14 +1,14 @@
 //! The policy of a supervisor: when a sandbox ends, for which cause, and how politely.
 //!
-//! Pure: the policy reads no descriptor and no clock. The driver, `host.rs`, reports events; `supervised.rs` carries
-//! out each [`Decision`]. The lifecycle table decides the effect of an [`Event`].
+//! Pure: the policy reads no descriptor and no clock. The driver, `event_loop.rs`, reports events; `supervision.rs`
+//! carries out each [`Decision`]. The lifecycle table decides the effect of an [`LifecycleEvent`].
 
 use std::time::{Duration, Instant};
 
 use penfold_state::OwnerExit;
-use penfold_state::time::millis;
-use penfold_sys::signal::signal;
-use penfold_teardown::lifecycle::Event;
+use penfold_state::time::whole_millis;
+use penfold_sys::signal::signal_of_number;
+use penfold_teardown::lifecycle::LifecycleEvent;
 use penfold_teardown::{Cause, StopPolicy};
 use rustix::process::Signal;
 
@@ -68,7 +68,7 @@ pub(crate) struct Activity {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The event for the lifecycle.
-    pub(crate) event: Option<Event>,
+    pub(crate) event: Option<LifecycleEvent>,
     /// The answer to the client.
     pub(crate) answer: Option<Answer>,
     /// The change that the driver records before it answers.
@@ -107,8 +107,11 @@ impl Decision {
 }
 
 /// Returns the stronger of two events requested in one poll round: a kill wins, otherwise the later one.
-pub(crate) fn stronger(earlier: Option<Event>, later: Option<Event>) -> Option<Event> {
-    if earlier == Some(Event::KillRequested) { earlier } else { later.or(earlier) }
+pub(crate) fn stronger_event(
+    earlier: Option<LifecycleEvent>,
+    later: Option<LifecycleEvent>,
+) -> Option<LifecycleEvent> {
+    if earlier == Some(LifecycleEvent::KillRequested) { earlier } else { later.or(earlier) }
 }
 
 /// The policy of one sandbox.
@@ -155,7 +158,7 @@ impl Policy {
     pub(crate) fn request(&mut self, request: &Request, now: Instant) -> Decision {
         if let (Request::Stop { .. } | Request::Kill, Some(stuck)) = (request, &self.stuck) {
             // The sandbox is looked at again at once, but the client gets the known survivors without a wait.
-            let look = Decision { event: Some(Event::Look), ..Decision::default() };
+            let look = Decision { event: Some(LifecycleEvent::Look), ..Decision::default() };
             return look.answer(Answer::Outcome(stuck.clone()));
         }
         match *request {
@@ -200,26 +203,26 @@ impl Policy {
         // The client of an exec sends the signal that it received itself: it does not know the sandbox's polite signal.
         // Its process group is not part of the sandbox.
         let free = !self.is_exec() || self.stop.signal == Signal::TERM;
-        if let Some(signal) = signal(number).filter(|_| free) {
+        if let Some(signal) = signal_of_number(number).filter(|_| free) {
             self.stop.signal = signal;
         }
         self.stop.spared_group = spared_group.filter(|_| !self.is_exec());
         let grace = grace_ms.map_or(self.terms.stop_policy.grace, Duration::from_millis);
         self.stop.give(grace, self.is_ending());
         let stopping = self.stopping();
-        self.end(Cause::Stop, Event::StopRequested).answer(Answer::Ending(stopping))
+        self.end(Cause::Stop, LifecycleEvent::StopRequested).answer(Answer::Ending(stopping))
     }
 
     /// Decides on the request of the sandbox's supervisor to stop an exec. Without a signal or grace, the exec's own
     /// apply.
     pub(crate) fn stop_exec(&mut self, signal: Option<Signal>, grace_ms: Option<u64>) -> Decision {
         if self.stuck.is_some() {
-            return Decision { event: Some(Event::Look), ..Decision::default() };
+            return Decision { event: Some(LifecycleEvent::Look), ..Decision::default() };
         }
         self.stop.signal = signal.unwrap_or(self.stop.signal);
         let grace = grace_ms.map_or(self.terms.stop_policy.grace, Duration::from_millis);
         self.stop.give(grace, self.is_ending());
-        self.end(Cause::Stop, Event::StopRequested)
+        self.end(Cause::Stop, LifecycleEvent::StopRequested)
     }
 
     /// Decides on INT or QUIT that a terminal sent to its foreground group, the launcher's group. With `ignores_int`,
@@ -276,7 +279,7 @@ impl Policy {
         }
         // The launcher has waited for the first half of the grace.
         self.stop.give(self.terms.stop_policy.grace / 2, self.is_ending());
-        self.end(Cause::Stdin, Event::StopRequested)
+        self.end(Cause::Stdin, LifecycleEvent::StopRequested)
     }
 
     fn extend(&mut self, ms: u64, now: Instant) -> Decision {
@@ -365,19 +368,19 @@ impl Policy {
     }
 
     pub(crate) fn kill(&mut self, cause: Cause) -> Decision {
-        self.end(cause, Event::KillRequested)
+        self.end(cause, LifecycleEvent::KillRequested)
     }
 
     /// Ends the sandbox with the grace of its spec, or with less if a shorter end has begun.
     fn end_politely(&mut self, cause: Cause) -> Decision {
         self.stop.give(self.terms.stop_policy.grace, self.is_ending());
-        self.end(cause, Event::StopRequested)
+        self.end(cause, LifecycleEvent::StopRequested)
     }
 
     /// Begins or hastens the end; the first cause stands.
-    fn end(&mut self, cause: Cause, event: Event) -> Decision {
+    fn end(&mut self, cause: Cause, event: LifecycleEvent) -> Decision {
         let first = self.cause.is_none();
-        let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
+        let ending = if event == LifecycleEvent::StopRequested { self.stopping() } else { Ending::Killing };
         if first {
             self.cause = Some(cause);
             self.cancel_lease();
@@ -392,7 +395,7 @@ impl Policy {
     }
 
     fn stopping(&self) -> Ending {
-        Ending::Stopping(millis(self.stop.grace))
+        Ending::Stopping(whole_millis(self.stop.grace))
     }
 }
 

@@ -14,7 +14,7 @@ const FAILURE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// # Errors
 /// Those of poll(2).
 #[inline]
-pub(crate) fn poll(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize> {
+pub(crate) fn poll_or_pause(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize> {
     let polled = rustix::event::poll(fds, timeout);
     if polled.is_err_and(|error| error != Errno::INTR) {
         pause(timeout);

@@ -11,7 +11,7 @@ use penfold_state::ReportFile;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::outcome::Report;
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 
 /// The time that a reader of the report may delay this process.
 const READER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const PIPE_BUF: usize = 4096;
 ///
 /// # Errors
 /// Those of [`ReportFile::write`]; `TimedOut` without a reader.
-pub(crate) fn write(target: &ReportFile, report: &Report) -> std::io::Result<()> {
+pub(crate) fn write_report(target: &ReportFile, report: &Report) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
     if target.file.metadata()?.is_file() { target.write(&text) } else { send(&target.file, &text) }
@@ -74,7 +74,7 @@ fn send(mut file: &std::fs::File, text: &[u8]) -> std::io::Result<()> {
     while !rest.is_empty() {
         let left = Timespec::try_from(READER_TIMEOUT.saturating_sub(begun.elapsed())).ok();
         let mut fds = [PollFd::new(file, PollFlags::OUT)];
-        if rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))? == 0 {
+        if rustix::io::retry_on_intr(|| poll_or_pause(&mut fds, left.as_ref()))? == 0 {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
         let written = file.write(rest.get(..rest.len().min(PIPE_BUF)).unwrap_or_default())?;

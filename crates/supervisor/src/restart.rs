@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;
 
 use penfold_state::lives::Restart;
-use penfold_state::time::{millis, now_ms};
+use penfold_state::time::{now_ms, whole_millis};
 use penfold_state::{Files, Launch, Life, Spec};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::SignalSet;
@@ -19,7 +19,7 @@ use rustix::io::FdFlags;
 use rustix::process::Signal;
 
 use crate::detached_parts::DetachedParts;
-use crate::prepared::Prepared;
+use crate::sandbox_parts::{SandboxKind, SandboxParts};
 use crate::signals::CHILD;
 
 /// The wait before the first restart in a row; each further one doubles it.
@@ -27,9 +27,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
 /// Becomes the process that starts the next life; returns if there will be none.
-pub(crate) fn begin_next_life(prepared: &Prepared) {
-    let spec = &prepared.setup.spec;
-    let (Some(detached), Some(detach)) = (&prepared.detached, &spec.detach) else { return };
+pub(crate) fn begin_next_life(parts: &SandboxParts) {
+    let spec = &parts.setup.spec;
+    let (SandboxKind::Detached(detached), Some(detach)) = (&parts.kind, &spec.detach) else { return };
     if detach.restart.is_none() {
         return;
     }
@@ -41,7 +41,7 @@ pub(crate) fn begin_next_life(prepared: &Prepared) {
     let began = match detached.files().restart() {
         Ok(Restart::Next(failures)) => {
             penfold_sys::crash_point!("restarting");
-            become_next(spec, detached, prepared.level, failures)
+            become_next(spec, detached, parts.level, failures)
         }
         Ok(Restart::Limit(most)) => Err(format!("the limit of {most} restarts in a row is reached")),
         Ok(Restart::None) | Err(_) => return,
@@ -70,7 +70,7 @@ fn become_next(spec: &Spec, detached: &DetachedParts, level: Level, failures: u3
         return Err(why);
     }
     let root = std::path::absolute(&spec.state_root).map_err(|error| error.to_string())?;
-    let at_ms = now_ms().saturating_add(millis(wait(failures)));
+    let at_ms = now_ms().saturating_add(whole_millis(wait(failures)));
     let mut program = program(&launch, &words(root.into(), files, failures))
         .ok_or_else(|| "the launch file is damaged".to_owned())?;
     detached.write_waiting(at_ms, level);

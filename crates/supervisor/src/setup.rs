@@ -17,7 +17,7 @@ pub(crate) struct Setup {
     pub(crate) stop_program: Option<Program>,
     /// The supervisor's end of the channel to the launcher.
     pub(crate) channel: OwnedFd,
-    /// A pidfd of the process that called [`start()`](crate::start()). Without it, EOF on the channel shows the
+    /// A pidfd of the process that called [`start_sandbox()`](crate::start_sandbox()). Without it, EOF on the channel shows the
     /// launcher's death.
     pub(crate) launcher: Option<OwnedFd>,
     /// A pidfd of the launcher's parent, if it is in this pid namespace.
@@ -44,6 +44,6 @@ pub(crate) struct Setup {
     /// The caller runs under `SCHED_IDLE`, and so does the command. penfold's own processes leave that policy if
     /// permitted.
     pub(crate) idle: bool,
-    /// The time at which [`start()`](crate::start()) was called.
+    /// The time at which [`start_sandbox()`](crate::start_sandbox()) was called.
     pub(crate) began: Instant,
 }

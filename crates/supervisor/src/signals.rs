@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use penfold_sys::signal::{SignalFd, SignalSet, pass_on, queue};
+use penfold_sys::signal::{SignalFd, SignalSet, pass_on, queue_signal};
 use rustix::process::Signal;
 
 use crate::exec_request::EXEC_REQUEST;
@@ -15,7 +15,7 @@ pub(crate) const CHILD: i32 = Signal::CHILD.as_raw();
 ///
 /// # Errors
 /// Those of signalfd(2).
-pub(crate) fn open() -> io::Result<SignalFd> {
+pub(crate) fn open_signals() -> io::Result<SignalFd> {
     SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw(), EXEC_REQUEST]))
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn forward_term(signals: &SignalFd, supervisor: &OwnedFd) {
         if signalled.signal == Signal::TERM.as_raw() {
             let _ = pass_on(supervisor.as_fd(), signalled.carried.unwrap_or(Signal::TERM));
         } else if signalled.signal == EXEC_REQUEST {
-            let _ = queue(supervisor.as_fd(), EXEC_REQUEST, signalled.value);
+            let _ = queue_signal(supervisor.as_fd(), EXEC_REQUEST, signalled.value);
         }
     }
 }

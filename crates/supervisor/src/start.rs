@@ -7,21 +7,22 @@ use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
 use penfold_state::{Contain, OwnerExit, ScopeDir, Spec};
-use penfold_sys::child::{self, Peek};
+use penfold_sys::child::{self, PeekResult};
 use penfold_sys::launch::{IpcEntry, Program};
 use penfold_sys::signal::{self, SignalSet};
-use penfold_sys::{Forked, fork, schedule};
+use penfold_sys::{ForkSide, fork, schedule};
 use penfold_teardown::Resource as _;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
-use crate::environment::{self, Inherited, StartPlace};
+use crate::environment::{self, InheritedSignals, StartPlace};
 use crate::launcher::{
-    Keys, Launcher, LauncherSignals, Settings, StdinWatch, SupervisorHandle, watches_hangup,
+    InterruptMeaning, Launcher, LauncherSettings, LauncherSignals, StdinWatch, SupervisorHandle,
+    watches_hangup,
 };
-use crate::prepared::Prepared;
-use crate::scope::{Entered, Gate};
+use crate::sandbox_parts::SandboxParts;
+use crate::scope::{ScopeEntry, ScopeGate};
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
@@ -37,7 +38,7 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
 ///
 /// # Errors
 /// When nothing was started. A later failure, such as a missing command, is in the outcome.
-pub fn start(spec: Spec) -> Result<Launcher, StartError> {
+pub fn start_sandbox(spec: Spec) -> Result<Launcher, StartError> {
     begin(spec, None)
 }
 
@@ -47,20 +48,20 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
 /// so that it can see the scope removed at the end.
 ///
 /// # Errors
-/// As [`start`], and [`StartError::NoScope`] if `enter` refuses.
-pub fn start_in_scope(spec: Spec, enter: &mut dyn FnMut(Pid) -> Entered) -> Result<Launcher, StartError> {
+/// As [`start_sandbox`], and [`StartError::NoScope`] if `enter` refuses.
+pub fn start_in_scope(spec: Spec, enter: &mut dyn FnMut(Pid) -> ScopeEntry) -> Result<Launcher, StartError> {
     begin(spec, Some(enter))
 }
 
-fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<Launcher, StartError> {
+fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> ScopeEntry>) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
         signal::set_default(CHILD);
     }
     // Signals to the process group also reach the forks of this process until each fork has a session of its own.
-    let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
-    let inherited = Inherited { mask, child_ignored };
+    let mask = signal::block_signals(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
+    let inherited = InheritedSignals { mask, child_ignored };
     let scratch = spec.scratch.as_ref().map(|asked| asked.path_for(&spec.id.short()));
     let (program, stop_program) = programs(&mut spec, scratch.as_deref(), &inherited)?;
     let (own_end, other_end) = channel()?;
@@ -81,8 +82,8 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
         owner_pid,
         owner_id: if detached { parent_id() } else { None },
         own_session: detached,
-        session: penfold_sys::fork::session(),
-        group: penfold_sys::fork::group(),
+        session: penfold_sys::fork::own_session(),
+        group: penfold_sys::fork::own_group(),
         keys: has_keys,
         scope: None,
         caller_cgroup: Vec::new(),
@@ -91,8 +92,10 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
         began,
     };
     // A child that exists before the fork is not a member, so the launcher could not treat all its children as members.
-    let direct =
-        !detached && enter.is_none() && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
+    let direct = !detached
+        && enter.is_none()
+        && !getpid().is_init()
+        && matches!(child::peek_child(), Ok(PeekResult::NoChild));
     // Set before the fork: members whose supervisor dies are reparented to this process.
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
     // After the fork no step may return an error: the sandbox would run without a launcher.
@@ -108,11 +111,12 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
 }
 
 /// Returns the settings of the launcher, whose terminal this is.
-fn settings_of(spec: &Spec, terminal: Option<OwnedFd>) -> Settings {
+fn settings_of(spec: &Spec, terminal: Option<OwnedFd>) -> LauncherSettings {
     let detached = spec.detach.is_some();
     let has_keys = terminal.is_some() && !detached;
-    let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
-    Settings {
+    let keys =
+        if detached || spec.stop_on_interrupt { InterruptMeaning::Stop } else { InterruptMeaning::Command };
+    LauncherSettings {
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,
@@ -152,15 +156,15 @@ fn owner_of(spec: &Spec) -> Result<Option<(OwnedFd, i32)>, StartError> {
 fn programs(
     spec: &mut Spec,
     scratch: Option<&Path>,
-    inherited: &Inherited,
+    inherited: &InheritedSignals,
 ) -> Result<(Program, Option<Program>), StartError> {
     let words = [spec.wrapper.as_slice(), &spec.command].concat();
-    let mut program = environment::program(spec, &words, StartPlace::of(spec, scratch), inherited)?;
+    let mut program = environment::build_program(spec, &words, StartPlace::of(spec, scratch), inherited)?;
     let pipe = spec.detach.as_mut().and_then(|detach| detach.ready_pipe.as_mut());
     if let Some((write, number)) = pipe.and_then(|pipe| Some((pipe.write.take()?, pipe.number))) {
         program.descriptor(write, number);
     }
-    let usual = Inherited { mask: SignalSet::empty(), child_ignored: false };
+    let usual = InheritedSignals { mask: SignalSet::empty(), child_ignored: false };
     let stop_program = match spec.stop_command.as_slice() {
         [] => None,
         words => {
@@ -169,7 +173,7 @@ fn programs(
                 None => StartPlace::of(spec, scratch.as_deref()),
                 Some(jail) => StartPlace::in_jail(jail, None, scratch.as_deref()),
             };
-            let mut program = environment::program(spec, words, place, &usual)?;
+            let mut program = environment::build_program(spec, words, place, &usual)?;
             if let Some(identity) = &spec.identity {
                 identity::set_user(&mut program, identity).map_err(StartError::NoUser)?;
             }
@@ -190,33 +194,29 @@ fn programs(
 fn start_supervisor(
     setup: Setup,
     own_end: OwnedFd,
-    settings: Settings,
+    settings: LauncherSettings,
     signals: LauncherSignals,
 ) -> Launcher {
-    let supervisor = match Prepared::prepare(setup) {
-        Ok(prepared) => match fork() {
-            Ok(Forked::Child) => {
+    let supervisor = match SandboxParts::create(setup) {
+        Ok(parts) => match fork() {
+            Ok(ForkSide::Child) => {
                 drop((own_end, signals, settings));
-                supervisor::run(prepared, None)
+                supervisor::run_supervisor(parts, None)
             }
-            Ok(Forked::Parent(supervisor)) => {
+            Ok(ForkSide::Parent(supervisor)) => {
                 penfold_sys::crash_point!("launcher-forked");
                 match pidfd_open(supervisor, PidfdFlags::empty()) {
-                    Ok(pidfd) => SupervisorHandle::Direct {
-                        pid: supervisor,
-                        pidfd,
-                        prepared: Some(Box::new(prepared)),
-                    },
+                    Ok(pidfd) => {
+                        SupervisorHandle::Direct { pid: supervisor, pidfd, parts: Some(Box::new(parts)) }
+                    }
                     Err(errno) => {
                         end_child(supervisor);
                         let reason = format!("the supervisor cannot be watched: {errno}");
-                        SupervisorHandle::Refused(Box::new(give_up_started(prepared, reason)))
+                        SupervisorHandle::Refused(Box::new(give_up_started(parts, reason)))
                     }
                 }
             }
-            Err(error) => {
-                SupervisorHandle::Refused(Box::new(prepared.give_up(format!("cannot fork: {error}"))))
-            }
+            Err(error) => SupervisorHandle::Refused(Box::new(parts.give_up(format!("cannot fork: {error}")))),
         },
         Err(outcome) => SupervisorHandle::Refused(outcome),
     };
@@ -233,17 +233,17 @@ fn end_child(pid: Pid) {
 fn start_standby(
     setup: Setup,
     own_end: OwnedFd,
-    mut settings: Settings,
+    mut settings: LauncherSettings,
     signals: LauncherSignals,
-    enter: Option<&mut dyn FnMut(Pid) -> Entered>,
+    enter: Option<&mut dyn FnMut(Pid) -> ScopeEntry>,
 ) -> Result<Launcher, StartError> {
-    let gate = enter.as_ref().map(|_| Gate::create()).transpose().map_err(system("make a pipe"))?;
+    let gate = enter.as_ref().map(|_| ScopeGate::create()).transpose().map_err(system("make a pipe"))?;
     match fork().map_err(system("fork"))? {
-        Forked::Child => {
+        ForkSide::Child => {
             drop((own_end, signals, settings));
-            standby::run(setup, gate)
+            standby::run_standby(setup, gate)
         }
-        Forked::Parent(standby) => {
+        ForkSide::Parent(standby) => {
             if let (Some(enter), Some(gate)) = (enter, gate) {
                 let entered = enter(standby);
                 if !gate.open(&entered) {
@@ -254,7 +254,7 @@ fn start_standby(
                     }
                     return Err(StartError::NoScope);
                 }
-                if let Entered::Scope(path) = entered {
+                if let ScopeEntry::Scope(path) = entered {
                     settings.scope = ScopeDir::of(&path, &settings.id);
                 }
             }

@@ -75,7 +75,7 @@ struct Viewer {
 impl Terminal {
     /// Creates a terminal, and returns its slave side for the command.
     pub(crate) fn open() -> io::Result<(Terminal, OwnedFd)> {
-        let (master, slave) = open()?;
+        let (master, slave) = open_pty()?;
         rustix::io::ioctl_fionbio(&master, true)?;
         let patience =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
@@ -373,7 +373,7 @@ impl Viewer {
 ///
 /// # Errors
 /// When no devpts is mounted, or its limit is reached.
-pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;

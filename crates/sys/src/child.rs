@@ -17,9 +17,9 @@ pub enum Exit {
     Signal(i32),
 }
 
-/// The result of [`peek`].
+/// The result of [`peek_child`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peek {
+pub enum PeekResult {
     /// This process has no child, alive or dead.
     NoChild,
     /// This process has children, and none of them has ended.
@@ -30,19 +30,19 @@ pub enum Peek {
 
 /// `waitid(P_ALL, WEXITED | WNOHANG | WNOWAIT)`—Finds a child that has ended, without reaping it.
 ///
-/// Until [`reap`] is called, the child's pid, start time and name stay readable under /proc and no other process can
+/// Until [`reap_child`] is called, the child's pid, start time and name stay readable under /proc and no other process can
 /// get its pid.
 ///
 /// # Errors
-/// None that a caller can act on; `ECHILD` is [`Peek::NoChild`].
-pub fn peek() -> io::Result<Peek> {
+/// None that a caller can act on; `ECHILD` is [`PeekResult::NoChild`].
+pub fn peek_child() -> io::Result<PeekResult> {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: `info` is valid for writes of a siginfo_t.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) };
     if result == -1 {
         let error = io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::ECHILD) { Ok(Peek::NoChild) } else { Err(error) };
+        return if error.raw_os_error() == Some(libc::ECHILD) { Ok(PeekResult::NoChild) } else { Err(error) };
     }
     // SAFETY: the value was zeroed above; the kernel filled it in if a child has ended.
     let info = unsafe { info.assume_init() };
@@ -51,16 +51,16 @@ pub fn peek() -> io::Result<Peek> {
     // SAFETY: as above.
     let status = unsafe { info.si_status() };
     Ok(match Pid::from_raw(pid) {
-        None => Peek::NoneEnded,
-        Some(pid) if info.si_code == libc::CLD_EXITED => Peek::Ended(pid, Exit::Code(status)),
-        Some(pid) => Peek::Ended(pid, Exit::Signal(status)),
+        None => PeekResult::NoneEnded,
+        Some(pid) if info.si_code == libc::CLD_EXITED => PeekResult::Ended(pid, Exit::Code(status)),
+        Some(pid) => PeekResult::Ended(pid, Exit::Signal(status)),
     })
 }
 
 /// `waitid(P_PID, WEXITED | WNOHANG | WNOWAIT)` for each pid of a range: finds the children of this process, dead or
 /// alive, without `/proc`.
 #[must_use]
-pub fn among(pids: std::ops::RangeInclusive<i32>) -> Vec<Pid> {
+pub fn children_among(pids: std::ops::RangeInclusive<i32>) -> Vec<Pid> {
     pids.filter_map(Pid::from_raw).filter(|&pid| is_child(pid)).collect()
 }
 
@@ -75,18 +75,18 @@ pub fn is_child(pid: Pid) -> bool {
 
 /// The resources that a reaped child has used, including its own reaped children.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ChildUsage {
     /// User and system time.
     pub cpu: Duration,
     /// Largest resident set of a single process, in bytes.
     pub peak_memory: u64,
 }
 
-/// `wait4(pid, WNOHANG)`—Reaps a child that [`peek`] has returned.
+/// `wait4(pid, WNOHANG)`—Reaps a child that [`peek_child`] has returned.
 ///
 /// # Errors
 /// `ECHILD` if the process is no child of this process.
-pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
+pub fn reap_child(pid: Pid) -> io::Result<Option<Exit>> {
     Ok(match wait4(pid.as_raw_nonzero().get())? {
         (0, _) => None,
         (_, status) => Some(exit(status)),
@@ -111,17 +111,17 @@ fn exit(status: i32) -> Exit {
     }
 }
 
-/// `wait4(-1, WNOHANG)`—Reaps any child that has ended. This takes half the calls of [`peek`] and [`reap`], for callers
+/// `wait4(-1, WNOHANG)`—Reaps any child that has ended. This takes half the calls of [`peek_child`] and [`reap_child`], for callers
 /// that need nothing from `/proc` first.
 ///
 /// # Errors
-/// None that a caller can act on; `ECHILD` is [`Peek::NoChild`].
-pub fn reap_any() -> io::Result<Peek> {
+/// None that a caller can act on; `ECHILD` is [`PeekResult::NoChild`].
+pub fn reap_any() -> io::Result<PeekResult> {
     match wait4(-1) {
         Ok((pid, status)) => {
-            Ok(Pid::from_raw(pid).map_or(Peek::NoneEnded, |pid| Peek::Ended(pid, exit(status))))
+            Ok(Pid::from_raw(pid).map_or(PeekResult::NoneEnded, |pid| PeekResult::Ended(pid, exit(status))))
         }
-        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Peek::NoChild),
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(PeekResult::NoChild),
         Err(error) => Err(error),
     }
 }
@@ -130,7 +130,7 @@ pub fn reap_any() -> io::Result<Peek> {
 ///
 /// # Errors
 /// None that a caller can cause.
-pub fn usage() -> io::Result<Usage> {
+pub fn children_usage() -> io::Result<ChildUsage> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is valid for writes of an rusage.
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } == -1 {
@@ -138,7 +138,7 @@ pub fn usage() -> io::Result<Usage> {
     }
     // SAFETY: the value was zeroed above and filled in by the kernel.
     let usage = unsafe { usage.assume_init() };
-    Ok(Usage {
+    Ok(ChildUsage {
         cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
         peak_memory: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
     })

@@ -13,11 +13,11 @@ static PASSES: AtomicU32 = AtomicU32::new(0);
     reason = "of tests only, which tell the place by the environment; and this process is who it is"
 )]
 pub fn here(name: &str) {
-    for (told, signal) in [
+    for (variable, signal) in [
         ("PENFOLD_CRASH_AT", rustix::process::Signal::KILL),
         ("PENFOLD_STOP_AT", rustix::process::Signal::STOP),
     ] {
-        let Some(wanted) = std::env::var_os(told).and_then(|wanted| wanted.into_string().ok()) else {
+        let Some(wanted) = std::env::var_os(variable).and_then(|wanted| wanted.into_string().ok()) else {
             continue;
         };
         let (wanted, pass) = wanted.split_once(':').unwrap_or((&wanted, "1"));

@@ -6,7 +6,7 @@ use rustix::process::Pid;
 
 /// The process in which a [`fork`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forked {
+pub enum ForkSide {
     /// The new process.
     Child,
     /// The caller. The caller must reap the child.
@@ -22,7 +22,7 @@ pub enum Forked {
 /// `EDEADLK` when the process has more than one thread, else those of [fork(2)]. Nothing was created.
 ///
 /// [fork(2)]: https://man7.org/linux/man-pages/man2/fork.2.html
-pub fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<ForkSide> {
     if !single_threaded()? {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
     }
@@ -30,8 +30,8 @@ pub fn fork() -> io::Result<Forked> {
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Forked::Child),
-        pid => Ok(Forked::Parent(Pid::from_raw(pid).ok_or_else(io::Error::last_os_error)?)),
+        0 => Ok(ForkSide::Child),
+        pid => Ok(ForkSide::Parent(Pid::from_raw(pid).ok_or_else(io::Error::last_os_error)?)),
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn single_threaded() -> io::Result<bool> {
 }
 
 /// `getsid(0)`—Returns the session of this process, or 0 if the session's leader is outside this pid namespace.
-pub fn session() -> i32 {
+pub fn own_session() -> i32 {
     // SAFETY: takes no pointers.
     unsafe { libc::getsid(0) }
 }
@@ -64,7 +64,7 @@ pub fn session_of(pid: Pid) -> Option<i32> {
 }
 
 /// `getpgrp()`—Returns the process group of this process, or 0 if the group's leader is outside this pid namespace.
-pub fn group() -> i32 {
+pub fn own_group() -> i32 {
     // SAFETY: takes no pointers.
     unsafe { libc::getpgrp() }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::Pid;
 
-use crate::Forked;
+use crate::ForkSide;
 
 /// `exit(2)` of the calling thread alone; the process lives on while another of its threads lives.
 ///
@@ -58,7 +58,7 @@ pub fn trace_and_stop(pid: Pid) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of clone(2); nothing was created. `EDEADLK` with more than one thread.
-pub fn fork_and_wait() -> io::Result<Forked> {
+pub fn fork_and_wait() -> io::Result<ForkSide> {
     let stat = rustix::fs::stat("/proc/self/task")?;
     if stat.st_nlink != 3 {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
@@ -68,8 +68,8 @@ pub fn fork_and_wait() -> io::Result<Forked> {
     // process has one thread, so the child inherits no lock that another thread holds.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     match i32::try_from(pid) {
-        Ok(0) => Ok(Forked::Child),
-        Ok(pid) if pid > 0 => Ok(Forked::Parent(Pid::from_raw(pid).ok_or_else(io::Error::last_os_error)?)),
+        Ok(0) => Ok(ForkSide::Child),
+        Ok(pid) if pid > 0 => Ok(ForkSide::Parent(Pid::from_raw(pid).ok_or_else(io::Error::last_os_error)?)),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -30,7 +30,7 @@ pub struct Namespaces {
 
 /// The step at which a child failed to execute its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum LaunchStep {
     /// The change to its working directory.
     Directory,
     /// The entry into its network namespace.
@@ -51,9 +51,9 @@ pub enum Step {
 
 /// The reason why a child did not execute its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct LaunchFailure {
     /// The step that failed.
-    pub step: Step,
+    pub step: LaunchStep,
     /// The error number of the step.
     pub errno: i32,
 }
@@ -70,11 +70,11 @@ pub struct Launch {
 
 /// The outcome of a released child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Released {
+pub enum ReleaseResult {
     /// The child runs its program.
     Running,
     /// The child could not execute its program, and has exited.
-    Failed(Failure),
+    Failed(LaunchFailure),
 }
 
 /// Clones a child that executes `program` after its release.
@@ -88,13 +88,13 @@ pub enum Released {
 ///
 /// # Errors
 /// Those of clone3(2) and socketpair(2), and those of the entry into the jail of the program; no child runs its program then.
-pub fn launch(
+pub fn launch_program(
     program: &mut Program,
     leaf: Option<BorrowedFd<'_>>,
     joined: Option<BorrowedFd<'_>>,
 ) -> io::Result<Launch> {
     if program.jail().is_some() {
-        return jail::launch(program, leaf, joined);
+        return jail::launch_in_jail(program, leaf, joined);
     }
     let (link, child_link) = socket_pair(program)?;
     let own = link.as_fd().as_raw_fd();
@@ -176,14 +176,14 @@ pub fn spawn_subreaper(command: &mut std::process::Command) -> io::Result<std::p
 ///
 /// # Errors
 /// `EDEADLK` with more than one thread; `EPERM`, `ENOSPC`, `EUSERS` where the host refuses the namespaces.
-pub fn clone_process(namespaces: Namespaces, leaf: Option<BorrowedFd<'_>>) -> io::Result<crate::Forked> {
+pub fn clone_process(namespaces: Namespaces, leaf: Option<BorrowedFd<'_>>) -> io::Result<crate::ForkSide> {
     if !crate::fork::single_threaded()? {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
     }
     // SAFETY: the process has one thread, so the child inherits no lock that another thread holds.
     Ok(match unsafe { clone3(leaf, namespaces)? } {
-        Some((pid, _)) => crate::Forked::Parent(pid),
-        None => crate::Forked::Child,
+        Some((pid, _)) => crate::ForkSide::Parent(pid),
+        None => crate::ForkSide::Child,
     })
 }
 
@@ -281,14 +281,14 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
     if said == 2 && unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) } == 1 {
         let failure = program.exec();
         let step = match failure.step {
-            Step::Directory => 0,
-            Step::Signals => 1,
-            Step::Exec => 2,
-            Step::Descriptors => 3,
-            Step::Network => 4,
-            Step::User => 5,
-            Step::Jail => 6,
-            Step::Ipc => 7,
+            LaunchStep::Directory => 0,
+            LaunchStep::Signals => 1,
+            LaunchStep::Exec => 2,
+            LaunchStep::Descriptors => 3,
+            LaunchStep::Network => 4,
+            LaunchStep::User => 5,
+            LaunchStep::Jail => 6,
+            LaunchStep::Ipc => 7,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -366,7 +366,7 @@ impl Launch {
     ///
     /// # Errors
     /// Those of recv(2).
-    pub fn outcome(&self) -> io::Result<Option<Released>> {
+    pub fn outcome(&self) -> io::Result<Option<ReleaseResult>> {
         let mut answer = [0_u8; 8];
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.link, &mut answer, rustix::net::RecvFlags::DONTWAIT)
@@ -378,21 +378,21 @@ impl Launch {
             Err(error) => return Err(error.into()),
         };
         if length == 0 {
-            return Ok(Some(Released::Running));
+            return Ok(Some(ReleaseResult::Running));
         }
         let (step, errno) = answer.split_at(4);
         let step = match step.first() {
-            Some(0) => Step::Directory,
-            Some(1) => Step::Signals,
-            Some(3) => Step::Descriptors,
-            Some(4) => Step::Network,
-            Some(5) => Step::User,
-            Some(6) => Step::Jail,
-            Some(7) => Step::Ipc,
-            _ => Step::Exec,
+            Some(0) => LaunchStep::Directory,
+            Some(1) => LaunchStep::Signals,
+            Some(3) => LaunchStep::Descriptors,
+            Some(4) => LaunchStep::Network,
+            Some(5) => LaunchStep::User,
+            Some(6) => LaunchStep::Jail,
+            Some(7) => LaunchStep::Ipc,
+            _ => LaunchStep::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);
-        Ok(Some(Released::Failed(Failure { step, errno })))
+        Ok(Some(ReleaseResult::Failed(LaunchFailure { step, errno })))
     }
 }
 

@@ -35,7 +35,7 @@ pub mod title;
 #[cfg(feature = "hostile")]
 pub mod trace;
 
-pub use fork::{Forked, fork};
+pub use fork::{ForkSide, fork};
 
 /// Ends this process by SIGKILL if a test names this place.
 ///

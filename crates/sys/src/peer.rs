@@ -20,7 +20,7 @@ pub struct Peer {
 ///
 /// # Errors
 /// Those of getsockopt(2).
-pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let wanted = size_of::<libc::ucred>();
     let mut length = libc::socklen_t::try_from(wanted).map_err(io::Error::other)?;
@@ -45,8 +45,8 @@ mod tests {
     #[test]
     fn own_process_is_at_both_ends_of_a_pair() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let peer = super::peer(one.as_fd()).unwrap();
+        let peer = super::peer_credentials(one.as_fd()).unwrap();
         assert_eq!((peer.pid, peer.uid), (Some(rustix::process::getpid()), rustix::process::getuid()));
-        assert!(super::peer(std::fs::File::open("/dev/null").unwrap().as_fd()).is_err());
+        assert!(super::peer_credentials(std::fs::File::open("/dev/null").unwrap().as_fd()).is_err());
     }
 }

@@ -53,7 +53,7 @@ impl SignalSet {
 ///
 /// # Errors
 /// None that a caller can cause.
-pub fn block(set: &SignalSet) -> io::Result<SignalSet> {
+pub fn block_signals(set: &SignalSet) -> io::Result<SignalSet> {
     let mut before = SignalSet::empty();
     // SAFETY: both sets are initialised and valid.
     let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set.0, &raw mut before.0) };
@@ -111,7 +111,7 @@ pub fn die_of(signal: i32) {
     // Only this signal may be delivered, not another pending one. The mask comes first: while every thread blocks the signal,
     // another thread could take it from a signalfd.
     let _ = set_mask(&SignalSet::of((1..=64).filter(|&other| other != signal)));
-    if let Some(signal) = self::signal(signal) {
+    if let Some(signal) = self::signal_of_number(signal) {
         #[expect(clippy::disallowed_methods, reason = "this process cannot be another")]
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
     }
@@ -148,13 +148,13 @@ pub struct SignalRecord {
     pub uid: u32,
     /// The signal carried in the value, see [`pass_on`].
     pub carried: Option<Signal>,
-    /// The value that came with the signal, see [`queue`]; 0 for other signals.
+    /// The value that came with the signal, see [`queue_signal`]; 0 for other signals.
     pub value: u64,
 }
 
 /// A `siginfo_t` as sigqueue(3) fills it in.
 #[repr(C)]
-struct Queued {
+struct QueuedInfo {
     signal: libc::c_int,
     error: libc::c_int,
     code: libc::c_int,
@@ -195,17 +195,17 @@ pub fn pass_on(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
 /// # Errors
 /// Those of [pidfd_send_signal(2)](https://man7.org/linux/man-pages/man2/pidfd_send_signal.2.html): `EAGAIN` when too
 /// many signals are pending, `ESRCH` for a process that is gone.
-pub fn queue(process: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
+pub fn queue_signal(process: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
     let value = usize::try_from(value).map_err(io::Error::other)?;
     send_queued(process, signal, QueuedValue { pointer: std::ptr::without_provenance_mut(value) })
 }
 
 fn send_queued(process: BorrowedFd<'_>, signal: i32, value: QueuedValue) -> io::Result<()> {
     let from = QueuedFrom { pid: 0, uid: 0, value };
-    let queued = Queued { signal, error: 0, code: libc::SI_QUEUE, from };
+    let queued = QueuedInfo { signal, error: 0, code: libc::SI_QUEUE, from };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: the value is the beginning of a siginfo_t as the kernel reads it, no larger and no more aligned.
-    unsafe { info.as_mut_ptr().cast::<Queued>().write(queued) };
+    unsafe { info.as_mut_ptr().cast::<QueuedInfo>().write(queued) };
     let fd = process.as_raw_fd();
     // SAFETY: the kernel reads a siginfo_t, which `info` has room for.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info.as_ptr(), 0) };
@@ -249,7 +249,7 @@ impl SignalFd {
         let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
         let from_kernel = info.ssi_code == libc::SI_KERNEL;
         let is_queued = info.ssi_code == libc::SI_QUEUE;
-        let carried = if is_queued { self::signal(info.ssi_int) } else { None };
+        let carried = if is_queued { self::signal_of_number(info.ssi_int) } else { None };
         let value = if is_queued { info.ssi_ptr } else { 0 };
         Ok(Some(SignalRecord {
             signal,
@@ -270,7 +270,7 @@ impl AsFd for SignalFd {
 
 /// Returns the signal with this number. `None` for numbers that are not signals and those reserved by glibc (32 and
 /// 33).
-pub fn signal(number: i32) -> Option<Signal> {
+pub fn signal_of_number(number: i32) -> Option<Signal> {
     if !(1..=64).contains(&number) || number == 32 || number == 33 {
         return None;
     }

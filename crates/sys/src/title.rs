@@ -31,7 +31,7 @@ pub(crate) unsafe fn note_arguments(count: i32, words: *const *const u8) {
 ///
 /// The new command line overwrites the arguments, which cannot be read afterwards. A program that does not begin with
 /// [`entry!`](crate::entry!) keeps its command line.
-pub fn set(name: &CStr, words: &[&str]) {
+pub fn set_title(name: &CStr, words: &[&str]) {
     let _ = rustix::thread::set_name(name);
     let (start, length) = (ARGUMENTS.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
     if start.is_null() {

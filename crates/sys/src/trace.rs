@@ -12,9 +12,9 @@ use crate::child::Exit;
 
 /// An event of a traced process, or of a child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum TraceEvent {
     /// The process is about to make a system call; [`go_on`] allows the call.
-    Enter(Call),
+    Enter(SystemCall),
     /// A system call has returned this value.
     Leave(i64),
     /// The process has executed another program.
@@ -31,7 +31,7 @@ pub enum Event {
 
 /// A system call and its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     /// The number of the call.
     pub number: u64,
     /// The arguments, as the kernel receives them.
@@ -66,7 +66,7 @@ fn wide(number: i32) -> usize {
 ///
 /// # Errors
 /// `EPERM`, `ESRCH`.
-pub fn seize(pid: Pid) -> io::Result<()> {
+pub fn seize_process(pid: Pid) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
         | libc::PTRACE_O_TRACECLONE
@@ -80,7 +80,7 @@ pub fn seize(pid: Pid) -> io::Result<()> {
 ///
 /// # Errors
 /// `ECHILD` if this process has neither children nor traced processes.
-pub fn next() -> io::Result<Option<(Pid, Event)>> {
+pub fn next_trace_event() -> io::Result<Option<(Pid, TraceEvent)>> {
     let mut status = 0;
     // SAFETY: the status is a live i32.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WNOHANG) };
@@ -89,24 +89,24 @@ pub fn next() -> io::Result<Option<(Pid, Event)>> {
     }
     let Some(pid) = Pid::from_raw(pid) else { return Ok(None) };
     if libc::WIFEXITED(status) {
-        return Ok(Some((pid, Event::Ended(Exit::Code(libc::WEXITSTATUS(status))))));
+        return Ok(Some((pid, TraceEvent::Ended(Exit::Code(libc::WEXITSTATUS(status))))));
     }
     if libc::WIFSIGNALED(status) {
-        return Ok(Some((pid, Event::Ended(Exit::Signal(libc::WTERMSIG(status))))));
+        return Ok(Some((pid, TraceEvent::Ended(Exit::Signal(libc::WTERMSIG(status))))));
     }
     let signal = libc::WSTOPSIG(status);
     let event = match status >> 16 {
-        0 if signal == libc::SIGTRAP | 0x80 => call(pid).unwrap_or(Event::Other),
-        0 => Event::Signal(signal),
-        libc::PTRACE_EVENT_EXEC => Event::Execed,
-        EVENT_STOP if signal != libc::SIGTRAP => Event::Stopped,
-        _ => Event::Other,
+        0 if signal == libc::SIGTRAP | 0x80 => call(pid).unwrap_or(TraceEvent::Other),
+        0 => TraceEvent::Signal(signal),
+        libc::PTRACE_EVENT_EXEC => TraceEvent::Execed,
+        EVENT_STOP if signal != libc::SIGTRAP => TraceEvent::Stopped,
+        _ => TraceEvent::Other,
     };
     Ok(Some((pid, event)))
 }
 
 /// `PTRACE_GET_SYSCALL_INFO`—Tells whether a stop is at the entry or at the exit of a system call.
-fn call(pid: Pid) -> Option<Event> {
+fn call(pid: Pid) -> Option<TraceEvent> {
     // `struct ptrace_syscall_info` of linux/ptrace.h: kind, architecture, two pointers, then the call or its result.
     let mut info = [0_u64; 11];
     let place = (&raw mut info).expose_provenance();
@@ -114,9 +114,9 @@ fn call(pid: Pid) -> Option<Event> {
     match info[0] & 0xff {
         ENTRY => {
             let [_, _, _, number, arguments @ .., _] = info;
-            Some(Event::Enter(Call { number, arguments }))
+            Some(TraceEvent::Enter(SystemCall { number, arguments }))
         }
-        EXIT => Some(Event::Leave(info[3].cast_signed())),
+        EXIT => Some(TraceEvent::Leave(info[3].cast_signed())),
         _ => None,
     }
 }
@@ -149,7 +149,7 @@ pub fn stay_stopped(pid: Pid) -> io::Result<()> {
 ///
 /// # Errors
 /// `ESRCH` if the process has been killed meanwhile.
-pub fn detach(pid: Pid) -> io::Result<()> {
+pub fn detach_process(pid: Pid) -> io::Result<()> {
     request(libc::PTRACE_DETACH, pid, 0, 0).map(drop)
 }
 
@@ -157,15 +157,15 @@ pub fn detach(pid: Pid) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of `PTRACE_SETREGS`; `ENOSYS` on machines other than x86-64.
-pub fn skip(pid: Pid) -> io::Result<()> {
+pub fn skip_call(pid: Pid) -> io::Result<()> {
     registers(pid, |registers| registers.orig_rax = u64::MAX)
 }
 
 /// Makes the call that has just returned fail with this error number.
 ///
 /// # Errors
-/// As for [`skip`].
-pub fn fail(pid: Pid, errno: i32) -> io::Result<()> {
+/// As for [`skip_call`].
+pub fn fail_call(pid: Pid, errno: i32) -> io::Result<()> {
     registers(pid, |registers| registers.rax = i64::from(-errno).cast_unsigned())
 }
 

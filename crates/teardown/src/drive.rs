@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::thread::nanosleep;
 
-use self::due::{Due, LOOK_LAST};
-use crate::lifecycle::{Action, Event, Phase, step};
+use self::due::{DriveDeadlines, LOOK_LAST};
+use crate::lifecycle::{Action, LifecycleEvent, Phase, step_lifecycle};
 use crate::members::Teardown;
-use crate::report::{Findings, RmdirBusy, SPARE, Step, Survivor, micros};
-use crate::resource::{Resource, release};
+use crate::report::{Findings, RmdirBusy, SPARE, Survivor, TeardownStep, whole_micros};
+use crate::resource::{Resource, release_resources};
 
 /// The policy by which a sandbox is ended: signal, grace and patience.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +58,11 @@ impl StopPolicy {
 }
 
 /// The process in which the loop runs, as the loop sees it.
-pub trait Host {
+pub trait TeardownHost {
     /// Waits until a child has ended, one of `watch` is ready, a client requests something, or `timeout` has passed.
     ///
     /// Returns the request. Without a timeout nothing is due.
-    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event>;
+    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<LifecycleEvent>;
 
     /// Returns the policy for the end, which may change with each request.
     fn stop_policy(&self) -> StopPolicy;
@@ -74,8 +74,8 @@ pub trait Host {
     /// Called when the leader has ended, with its exit if it was reaped here. Whatever happens later was not the cause.
     ///
     /// Returns the event for the remaining members: they are killed unless a stop is requested.
-    fn leader_ended(&mut self, _exit: Option<Exit>) -> Event {
-        Event::LeaderExited
+    fn leader_ended(&mut self, _exit: Option<Exit>) -> LifecycleEvent {
+        LifecycleEvent::LeaderExited
     }
 
     /// Returns the time that members have to end by themselves after the leader's own end. Those that are left then count
@@ -84,12 +84,12 @@ pub trait Host {
         Duration::ZERO
     }
 
-    /// Tells whether [`Host::describe`] needs the members.
+    /// Tells whether [`TeardownHost::describe`] needs the members.
     fn describes(&self) -> bool {
         false
     }
 
-    /// Called once with the members before the first of them is asked or killed, if [`Host::describes`].
+    /// Called once with the members before the first of them is asked or killed, if [`TeardownHost::describes`].
     fn describe(&mut self, _members: &[Stat]) {}
 
     /// Called with the survivors when the patience is over, and with the leader's exit if it has ended.
@@ -112,10 +112,10 @@ const SETTLE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
 /// Drives a sandbox from `phase` until nothing is left of it, or the host gives up.
 ///
 /// Once no member is left, the resources are released in reverse order.
-pub fn drive(
+pub fn drive_teardown(
     teardown: &mut Teardown,
     phase: Phase,
-    host: &mut dyn Host,
+    host: &mut dyn TeardownHost,
     resources: &mut [Box<dyn Resource>],
 ) -> Findings {
     Drive {
@@ -125,7 +125,7 @@ pub fn drive(
         findings: Findings::default(),
         begun: None,
         busy_since: None,
-        due: Due::default(),
+        due: DriveDeadlines::default(),
         leader_ended: false,
         signalled: false,
         described: false,
@@ -135,13 +135,13 @@ pub fn drive(
 
 struct Drive<'a> {
     teardown: &'a mut Teardown,
-    host: &'a mut dyn Host,
+    host: &'a mut dyn TeardownHost,
     phase: Phase,
     findings: Findings,
     begun: Option<Instant>,
     /// When the kernel first refused to remove the leaf.
     busy_since: Option<Instant>,
-    due: Due,
+    due: DriveDeadlines,
     leader_ended: bool,
     /// Whether members were sent the polite signal.
     signalled: bool,
@@ -164,12 +164,12 @@ impl Drive<'_> {
                     event = self.host.wait(Vec::new(), Some(Duration::ZERO));
                 }
                 if event.is_none() || self.phase != Phase::Starting {
-                    event = Some(Event::LeaderExited);
+                    event = Some(LifecycleEvent::LeaderExited);
                 }
             } else if (self.begun.is_some() || self.phase == Phase::Lingering)
                 && (reaped || ended || look_now)
             {
-                event = self.empty().then_some(Event::Unpopulated);
+                event = self.empty().then_some(LifecycleEvent::Unpopulated);
             }
             look_now = false;
             let event = event.or_else(|| self.due.event());
@@ -185,14 +185,14 @@ impl Drive<'_> {
                 event
             });
             let Some(mut event) = event else { continue };
-            if event == Event::LeaderExited {
+            if event == LifecycleEvent::LeaderExited {
                 event = self.lead_no_more();
                 look_now = true;
             }
-            if matches!(event, Event::StopRequested | Event::KillRequested) {
+            if matches!(event, LifecycleEvent::StopRequested | LifecycleEvent::KillRequested) {
                 self.hurry();
             }
-            let (next, action) = step(self.phase, event);
+            let (next, action) = step_lifecycle(self.phase, event);
             self.phase = next;
             match action {
                 Action::Nothing => {}
@@ -221,7 +221,7 @@ impl Drive<'_> {
     }
 
     /// Handles the end of the leader, and returns the event that follows.
-    fn lead_no_more(&mut self) -> Event {
+    fn lead_no_more(&mut self) -> LifecycleEvent {
         self.leader_ended = true;
         if self.phase == Phase::Running {
             self.teardown.outlived();
@@ -234,14 +234,14 @@ impl Drive<'_> {
             }
         }
         match self.host.leader_ended(exit) {
-            Event::LeaderExited if self.phase == Phase::Running && !self.host.linger().is_zero() => {
-                Event::LeaderLeft
+            LifecycleEvent::LeaderExited if self.phase == Phase::Running && !self.host.linger().is_zero() => {
+                LifecycleEvent::LeaderLeft
             }
             event => event,
         }
     }
 
-    fn wait(&mut self) -> Option<Event> {
+    fn wait(&mut self) -> Option<LifecycleEvent> {
         if self.phase == Phase::Running {
             self.teardown.make_ready();
         }
@@ -314,8 +314,13 @@ impl Drive<'_> {
     /// Adds a completed step to the findings.
     fn note(&mut self, what: &str, at: Instant, took: Duration) {
         let begun = *self.begun.get_or_insert(at);
-        let at_us = micros(at.saturating_duration_since(begun));
-        self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: micros(took), error: None });
+        let at_us = whole_micros(at.saturating_duration_since(begun));
+        self.findings.steps.push(TeardownStep {
+            what: what.to_owned(),
+            at_us,
+            took_us: whole_micros(took),
+            error: None,
+        });
     }
 
     /// Spares the members that match a rule, before they are asked or killed.
@@ -390,8 +395,8 @@ impl Drive<'_> {
         if self.findings.steps.iter().any(|step| step.what == what && step.error == error) {
             return;
         }
-        let at_us = self.begun.map_or(0, |begun| micros(begun.elapsed()));
-        self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: 0, error });
+        let at_us = self.begun.map_or(0, |begun| whole_micros(begun.elapsed()));
+        self.findings.steps.push(TeardownStep { what: what.to_owned(), at_us, took_us: 0, error });
     }
 
     fn stuck(&mut self) -> Findings {
@@ -416,16 +421,16 @@ impl Drive<'_> {
         penfold_sys::crash_point!("releasing");
         let begun = *self.begun.get_or_insert_with(Instant::now);
         let forced = self.teardown.was_forced();
-        release(resources, forced, |resource, at, error| {
+        release_resources(resources, forced, |resource, at, error| {
             if let Some(reason) = &error {
                 self.findings
                     .survivors
                     .push(Survivor::Resource { what: resource.describe(), reason: reason.clone() });
             }
-            self.findings.steps.push(Step {
+            self.findings.steps.push(TeardownStep {
                 what: format!("release {}", resource.describe()),
-                at_us: micros(at - begun),
-                took_us: micros(at.elapsed()),
+                at_us: whole_micros(at - begun),
+                took_us: whole_micros(at.elapsed()),
                 error,
             });
         });
@@ -436,9 +441,9 @@ impl Drive<'_> {
 
     fn finish(&mut self, mut findings: Findings) -> Findings {
         if let (Some(busy), Some(since)) = (&mut findings.busy, self.busy_since) {
-            busy.took_us = micros(since.elapsed());
+            busy.took_us = whole_micros(since.elapsed());
         }
-        findings.took_us = self.begun.map_or(0, |begun| micros(begun.elapsed()));
+        findings.took_us = self.begun.map_or(0, |begun| whole_micros(begun.elapsed()));
         self.teardown.account(&mut findings);
         findings
     }
@@ -446,17 +451,17 @@ impl Drive<'_> {
 
 #[cfg(test)]
 mod tests {
-    use penfold_cgroup::{Leaf, Place};
+    use penfold_cgroup::{Leaf, LeafPlace};
     use penfold_process::ProcFs;
     use penfold_testkit::skip;
 
     use super::*;
-    use crate::members::Scope;
+    use crate::members::MemberScope;
 
     struct Idle;
 
-    impl Host for Idle {
-        fn wait(&mut self, _watch: Vec<PollFd<'_>>, _timeout: Option<Duration>) -> Option<Event> {
+    impl TeardownHost for Idle {
+        fn wait(&mut self, _watch: Vec<PollFd<'_>>, _timeout: Option<Duration>) -> Option<LifecycleEvent> {
             None
         }
 
@@ -471,12 +476,12 @@ mod tests {
 
     #[test]
     fn leaf_is_named_where_no_member_in_it_can_be_seen() {
-        let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+        let Ok(place) = LeafPlace::find_here() else { return skip("no cgroup2 to write to") };
         let Ok(leaf) = Leaf::create(&place, &format!("penfold-test-drive-{}", std::process::id())) else {
             return skip("no cgroup can be made here");
         };
         let path = leaf.path().to_owned();
-        let mut teardown = Teardown::new(ProcFs::open().unwrap(), Some(leaf), Scope::Children);
+        let mut teardown = Teardown::new(ProcFs::open().unwrap(), Some(leaf), MemberScope::Children);
         let drive = Drive {
             teardown: &mut teardown,
             host: &mut Idle,
@@ -484,7 +489,7 @@ mod tests {
             findings: Findings::default(),
             begun: None,
             busy_since: None,
-            due: Due::default(),
+            due: DriveDeadlines::default(),
             leader_ended: true,
             signalled: false,
             described: false,

@@ -1,6 +1,6 @@
 //! The life of a sandbox as a pure table: the next phase and the action for each phase and event.
 //!
-//! All I/O is in the driver ([`drive()`](crate::drive())); late and duplicate events are normal and change nothing.
+//! All I/O is in the driver ([`drive_teardown()`](crate::drive_teardown())); late and duplicate events are normal and change nothing.
 
 /// The phase of a sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum Phase {
 
 /// An event in a sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum LifecycleEvent {
     /// The leader has executed its program.
     Started,
     /// The leader could not execute its program.
@@ -64,31 +64,31 @@ pub enum Action {
 }
 
 /// Returns the next phase and the action, for each phase and event.
-pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
+pub fn step_lifecycle(phase: Phase, event: LifecycleEvent) -> (Phase, Action) {
     match (phase, event) {
-        (Phase::Starting, Event::Started) => (Phase::Running, Action::Nothing),
+        (Phase::Starting, LifecycleEvent::Started) => (Phase::Running, Action::Nothing),
         // Without a program, nothing can honour a polite signal.
         (
             Phase::Starting,
-            Event::StartFailed
-            | Event::LeaderExited
-            | Event::LeaderLeft
-            | Event::StopRequested
-            | Event::KillRequested,
+            LifecycleEvent::StartFailed
+            | LifecycleEvent::LeaderExited
+            | LifecycleEvent::LeaderLeft
+            | LifecycleEvent::StopRequested
+            | LifecycleEvent::KillRequested,
         )
         // Members that outlive the leader are killed without a grace.
-        | (Phase::Running, Event::LeaderExited | Event::KillRequested)
-        | (Phase::Lingering | Phase::Stopping, Event::KillRequested | Event::GraceOver) => {
+        | (Phase::Running, LifecycleEvent::LeaderExited | LifecycleEvent::KillRequested)
+        | (Phase::Lingering | Phase::Stopping, LifecycleEvent::KillRequested | LifecycleEvent::GraceOver) => {
             (Phase::Killing, Action::Kill)
         }
-        (Phase::Running, Event::LeaderLeft) | (Phase::Lingering, Event::Look) => {
+        (Phase::Running, LifecycleEvent::LeaderLeft) | (Phase::Lingering, LifecycleEvent::Look) => {
             (Phase::Lingering, Action::Linger)
         }
-        (Phase::Running | Phase::Lingering, Event::StopRequested) | (Phase::Stopping, Event::Look) => {
+        (Phase::Running | Phase::Lingering, LifecycleEvent::StopRequested) | (Phase::Stopping, LifecycleEvent::Look) => {
             (Phase::Stopping, Action::Ask)
         }
-        (Phase::Killing | Phase::Stuck, Event::Look) => (phase, Action::Kill),
-        (Phase::Killing, Event::PatienceOver) => (Phase::Stuck, Action::Report),
+        (Phase::Killing | Phase::Stuck, LifecycleEvent::Look) => (phase, Action::Kill),
+        (Phase::Killing, LifecycleEvent::PatienceOver) => (Phase::Stuck, Action::Report),
         (
             Phase::Starting
             | Phase::Running
@@ -96,27 +96,27 @@ pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
             | Phase::Stopping
             | Phase::Killing
             | Phase::Stuck,
-            Event::Unpopulated,
+            LifecycleEvent::Unpopulated,
         ) => (Phase::Gone, Action::Release),
         (
             Phase::Starting | Phase::Running,
-            Event::Look | Event::GraceOver | Event::PatienceOver,
+            LifecycleEvent::Look | LifecycleEvent::GraceOver | LifecycleEvent::PatienceOver,
         )
         | (
             Phase::Running | Phase::Lingering | Phase::Stopping | Phase::Killing | Phase::Stuck,
-            Event::Started | Event::StartFailed,
+            LifecycleEvent::Started | LifecycleEvent::StartFailed,
         )
-        | (Phase::Lingering, Event::LeaderExited | Event::LeaderLeft | Event::PatienceOver)
+        | (Phase::Lingering, LifecycleEvent::LeaderExited | LifecycleEvent::LeaderLeft | LifecycleEvent::PatienceOver)
         // A second stop request changes nothing: a client that wants more requests a kill.
         | (
             Phase::Stopping,
-            Event::LeaderExited | Event::LeaderLeft | Event::StopRequested | Event::PatienceOver,
+            LifecycleEvent::LeaderExited | LifecycleEvent::LeaderLeft | LifecycleEvent::StopRequested | LifecycleEvent::PatienceOver,
         )
         | (
             Phase::Killing | Phase::Stuck,
-            Event::LeaderExited | Event::LeaderLeft | Event::StopRequested | Event::KillRequested | Event::GraceOver,
+            LifecycleEvent::LeaderExited | LifecycleEvent::LeaderLeft | LifecycleEvent::StopRequested | LifecycleEvent::KillRequested | LifecycleEvent::GraceOver,
         )
-        | (Phase::Stuck, Event::PatienceOver)
+        | (Phase::Stuck, LifecycleEvent::PatienceOver)
         | (Phase::Gone, _) => (phase, Action::Nothing),
     }
 }
@@ -134,24 +134,24 @@ mod tests {
         Phase::Stuck,
         Phase::Gone,
     ];
-    const EVENTS: [Event; 10] = [
-        Event::Started,
-        Event::StartFailed,
-        Event::LeaderExited,
-        Event::LeaderLeft,
-        Event::StopRequested,
-        Event::KillRequested,
-        Event::GraceOver,
-        Event::PatienceOver,
-        Event::Unpopulated,
-        Event::Look,
+    const EVENTS: [LifecycleEvent; 10] = [
+        LifecycleEvent::Started,
+        LifecycleEvent::StartFailed,
+        LifecycleEvent::LeaderExited,
+        LifecycleEvent::LeaderLeft,
+        LifecycleEvent::StopRequested,
+        LifecycleEvent::KillRequested,
+        LifecycleEvent::GraceOver,
+        LifecycleEvent::PatienceOver,
+        LifecycleEvent::Unpopulated,
+        LifecycleEvent::Look,
     ];
 
     /// spec: 2.5
     #[test]
     fn a_kill_request_never_leads_back_to_politeness() {
         for phase in PHASES {
-            let (next, action) = step(phase, Event::KillRequested);
+            let (next, action) = step_lifecycle(phase, LifecycleEvent::KillRequested);
             assert!(matches!(next, Phase::Killing | Phase::Stuck | Phase::Gone), "{phase:?} -> {next:?}");
             assert_ne!(action, Action::Ask);
         }
@@ -162,9 +162,9 @@ mod tests {
     fn only_an_observed_end_leads_to_gone() {
         for phase in PHASES {
             for event in EVENTS {
-                let (next, action) = step(phase, event);
+                let (next, action) = step_lifecycle(phase, event);
                 if next == Phase::Gone && phase != Phase::Gone {
-                    assert_eq!((event, action), (Event::Unpopulated, Action::Release), "{phase:?}");
+                    assert_eq!((event, action), (LifecycleEvent::Unpopulated, Action::Release), "{phase:?}");
                 }
                 assert_eq!(action == Action::Release, next == Phase::Gone && phase != Phase::Gone);
             }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn gone_is_the_end() {
         for event in EVENTS {
-            assert_eq!(step(Phase::Gone, event), (Phase::Gone, Action::Nothing));
+            assert_eq!(step_lifecycle(Phase::Gone, event), (Phase::Gone, Action::Nothing));
         }
     }
 }

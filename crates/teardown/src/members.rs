@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use penfold_cgroup::{KilledLeaf, Leaf, Shortages};
 use penfold_process::{Completeness, Pid, ProcFs, Process, ProcessId, Stat};
-use penfold_sys::child::{self, Exit, Peek};
+use penfold_sys::child::{self, Exit, PeekResult};
 use rustix::process::Signal;
 
 use self::spare::SpareState;
 pub use self::stop_command::Completion;
 use self::stop_command::StopCommand;
 pub(crate) use self::stop_command::StopCommandState;
-use crate::report::Ended;
+use crate::report::EndedMember;
 use crate::selector::Search;
 use crate::survey::{Population, Survey};
 
 /// Where members are searched for, besides the leaf.
 #[derive(Debug)]
-pub enum Scope {
+pub enum MemberScope {
     /// All children of this process, which is a subreaper and has no other children.
     ///
     /// Descendants of a subreaper cannot leave it while it lives. Its unreaped children keep their pids, so a signal
@@ -71,8 +71,8 @@ enum LeafState {
 
 /// The ledger's entry for a member that was asked or killed.
 #[derive(Debug)]
-struct Entry {
-    ended: Ended,
+struct LedgerEntry {
+    ended: EndedMember,
     asked: bool,
     gone: bool,
     /// Whether it was ending before the first kill.
@@ -86,14 +86,14 @@ struct Entry {
 pub struct Teardown {
     proc: ProcFs,
     leaf: LeafState,
-    scope: Scope,
+    scope: MemberScope,
     leader: Option<Leader>,
     leader_exit: Option<Exit>,
     leader_ended: bool,
     /// Our init in a pid namespace: it reaps there in our place and is not a member.
     init: Option<Pid>,
     /// The key is the identity: a process that reuses a pid is another member.
-    ledger: BTreeMap<ProcessId, Entry>,
+    ledger: BTreeMap<ProcessId, LedgerEntry>,
     /// The members of the ledger that have not ended, as far as known: members until they have, wherever they are.
     living: HashMap<Pid, ProcessId>,
     /// Strays that ended and are not reported in detail.
@@ -107,7 +107,7 @@ pub struct Teardown {
     /// The time that the members of a killed leaf get to die before they are reaped.
     dying: Option<Duration>,
     /// The details of the first strays, read before they were killed.
-    shown: HashMap<Pid, Ended>,
+    shown: HashMap<Pid, EndedMember>,
     /// Children that were sent SIGKILL and are not yet reaped.
     killed: HashSet<Pid>,
     /// Children that were asked to end and whose `/proc` entry could not be read.
@@ -119,14 +119,14 @@ pub struct Teardown {
     details: bool,
     /// Whether members that run this program ask the processes below them.
     launchers: bool,
-    leaf_usage: penfold_cgroup::Usage,
+    leaf_usage: penfold_cgroup::LeafUsage,
     stop_command: Option<StopCommand>,
     spare: Option<Box<SpareState>>,
 }
 
 impl Teardown {
     /// The members in `leaf`, if there is a leaf, and in `scope`.
-    pub fn new(proc: ProcFs, leaf: Option<Leaf>, scope: Scope) -> Teardown {
+    pub fn new(proc: ProcFs, leaf: Option<Leaf>, scope: MemberScope) -> Teardown {
         Teardown {
             proc,
             leaf: leaf.map_or(LeafState::None, LeafState::Live),
@@ -151,7 +151,7 @@ impl Teardown {
             leader_outlived: false,
             details: false,
             launchers: false,
-            leaf_usage: penfold_cgroup::Usage::default(),
+            leaf_usage: penfold_cgroup::LeafUsage::default(),
             stop_command: None,
             spare: None,
         }
@@ -183,7 +183,7 @@ impl Teardown {
 
     /// Returns the living members that can be seen; none where they cannot be listed.
     ///
-    /// With [`Scope::Host`], a member that was found once stays a member, also without its parent.
+    /// With [`MemberScope::Host`], a member that was found once stays a member, also without its parent.
     pub fn members(&mut self) -> Vec<Stat> {
         self.survey().map(Survey::into_seen).unwrap_or_default()
     }
@@ -230,13 +230,15 @@ impl Teardown {
     /// None that a caller can act on.
     pub fn reap(&mut self) -> io::Result<usize> {
         let mut reaped = 0;
-        if !matches!(self.scope, Scope::Children) {
+        if !matches!(self.scope, MemberScope::Children) {
             return Ok(reaped);
         }
         loop {
             // If no name is needed, a child can be reaped without reading `/proc` first.
             let nameless = self.kills > 0 && self.has_names_enough();
-            let Peek::Ended(pid, exit) = (if nameless { child::reap_any() } else { child::peek() })? else {
+            let PeekResult::Ended(pid, exit) =
+                (if nameless { child::reap_any() } else { child::peek_child() })?
+            else {
                 return Ok(reaped);
             };
             if self.init == Some(pid) {
@@ -254,7 +256,7 @@ impl Teardown {
             }
             self.note_stop_command(pid, exit);
             if !nameless {
-                child::reap(pid)?;
+                child::reap_child(pid)?;
             }
             self.killed.remove(&pid);
             self.asked_unseen.remove(&pid);
@@ -286,7 +288,8 @@ impl Teardown {
     /// # Errors
     /// When this could not be verified; that does not mean "nothing".
     pub fn is_empty(&mut self) -> io::Result<bool> {
-        let mut children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
+        let mut children =
+            matches!(self.scope, MemberScope::Children) && child::peek_child()? != PeekResult::NoChild;
         if children && self.has_spared() {
             children = self.has_other_children()?;
         }
@@ -296,7 +299,7 @@ impl Teardown {
             return Ok(false);
         }
         // A child that has died since the first look must be reaped: it may be the leader.
-        if children && matches!(child::peek()?, Peek::Ended(..)) {
+        if children && matches!(child::peek_child()?, PeekResult::Ended(..)) {
             return Ok(false);
         }
         let populated = match &self.leaf {
@@ -308,9 +311,9 @@ impl Teardown {
             return Ok(false);
         }
         match self.scope {
-            Scope::Children => Ok(true),
+            MemberScope::Children => Ok(true),
             // A single look can miss a member that forks and exits while `/proc` is read; several looks hardly can.
-            Scope::Host(_) => {
+            MemberScope::Host(_) => {
                 for _ in 0..LOOKS {
                     if self.survey()?.population() != Population::Nobody {
                         return Ok(false);
@@ -327,7 +330,7 @@ impl Teardown {
     /// child while another one exits.
     fn has_other_children(&mut self) -> io::Result<bool> {
         for _ in 0..LOOKS {
-            if matches!(child::peek()?, Peek::Ended(..)) || !self.children()?.is_empty() {
+            if matches!(child::peek_child()?, PeekResult::Ended(..)) || !self.children()?.is_empty() {
                 return Ok(true);
             }
             match self.survey()?.population() {
@@ -343,8 +346,8 @@ impl Teardown {
     fn survey(&mut self) -> io::Result<Survey> {
         let mut members = Vec::new();
         let mut completeness = match &mut self.scope {
-            Scope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?,
-            Scope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness,
+            MemberScope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?,
+            MemberScope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness,
         };
         let known: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
         let mut pids = Vec::new();
@@ -360,7 +363,7 @@ impl Teardown {
                 members.push(stat);
             }
         }
-        if matches!(self.scope, Scope::Host(_)) {
+        if matches!(self.scope, MemberScope::Host(_)) {
             completeness = completeness.and(self.add_dying(&mut members));
         }
         let outside = self.are_outside(&members)?;
@@ -411,7 +414,7 @@ impl Teardown {
     fn watch_some(&mut self, members: &[Stat]) {
         self.watched.clear();
         let own = rustix::process::getpid();
-        let children = matches!(self.scope, Scope::Children);
+        let children = matches!(self.scope, MemberScope::Children);
         for stat in members.iter().filter(|stat| !(children && stat.parent == Some(own))).take(WATCHED) {
             // A member that has become hidden cannot be watched; the next look finds it.
             self.watched.extend(Process::open_exact(&mut self.proc, stat.id()).ok().flatten());

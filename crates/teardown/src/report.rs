@@ -6,7 +6,7 @@ use std::time::Duration;
 use penfold_process::{Pid, ProcessId};
 use serde::{Deserialize, Serialize};
 
-use crate::spare::{OutsideSandbox, Spared};
+use crate::spare::{OutsideSandbox, SparedProcess};
 
 /// The version of the report's format.
 pub const SCHEMA: u32 = 1;
@@ -82,7 +82,7 @@ pub enum EndedBy {
 
 /// A member that the teardown ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedMember {
     /// The pid, in penfold's pid namespace.
     pub pid: i32,
     /// The start time in clock ticks since boot (`starttime` of `proc_pid_stat(5)`); 0 unless details were requested.
@@ -148,7 +148,7 @@ impl Survivor {
             "has not ended, and `/proc` does not show it (hidepid)"
         };
         Survivor::Process {
-            pid: raw(pid),
+            pid: raw_pid(pid),
             start_time: 0,
             name: String::new(),
             state: '?',
@@ -180,7 +180,7 @@ pub const SPARE: &str = "spare";
 
 /// One action of the teardown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct TeardownStep {
     /// The action: `ask`, `kill`, `verify`, `release cgroup …`.
     pub what: String,
     /// The start of the action, in microseconds since the teardown began.
@@ -197,17 +197,17 @@ pub struct Step {
 pub struct Findings {
     /// Every member that the teardown ended. Most lack start time and name unless details are requested: see
     /// [`Teardown::want_details`](crate::Teardown::want_details).
-    pub ended: Vec<Ended>,
+    pub ended: Vec<EndedMember>,
     /// The processes that were left alone by rule, as far as they live. They are no members any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub spared: Vec<Spared>,
+    pub spared: Vec<SparedProcess>,
     /// The sandboxes that members have started outside, as far as they live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outside: Vec<OutsideSandbox>,
     /// The processes and resources that still exist; empty when verified.
     pub survivors: Vec<Survivor>,
     /// All actions, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TeardownStep>,
     /// The kernel refused to remove the cgroup although it seemed to be empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<RmdirBusy>,
@@ -239,7 +239,7 @@ pub struct RmdirBusy {
 
 impl Findings {
     /// Returns the members that had left the tree or outlived the leader.
-    pub fn strays(&self) -> impl Iterator<Item = &Ended> {
+    pub fn strays(&self) -> impl Iterator<Item = &EndedMember> {
         self.ended.iter().filter(|ended| ended.stray)
     }
 
@@ -250,9 +250,9 @@ impl Findings {
 }
 
 /// Makes a ledger entry for a member.
-pub(crate) fn ended(id: ProcessId, name: String, how: EndedBy) -> Ended {
-    Ended {
-        pid: raw(id.pid),
+pub(crate) fn ended_member(id: ProcessId, name: String, how: EndedBy) -> EndedMember {
+    EndedMember {
+        pid: raw_pid(id.pid),
         start_time: id.start.0,
         name,
         command: None,
@@ -264,9 +264,9 @@ pub(crate) fn ended(id: ProcessId, name: String, how: EndedBy) -> Ended {
 }
 
 /// Makes an entry for a member that was left behind, without details.
-pub(crate) fn left_behind(pid: Pid) -> Ended {
-    Ended {
-        pid: raw(pid),
+pub(crate) fn left_behind(pid: Pid) -> EndedMember {
+    EndedMember {
+        pid: raw_pid(pid),
         start_time: 0,
         name: String::new(),
         command: None,
@@ -277,11 +277,11 @@ pub(crate) fn left_behind(pid: Pid) -> Ended {
     }
 }
 
-pub(crate) fn raw(pid: Pid) -> i32 {
+pub(crate) fn raw_pid(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
 
-pub(crate) fn micros(duration: Duration) -> u64 {
+pub(crate) fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -24,10 +24,10 @@ pub trait Resource {
 /// Releases resources in the reverse order of their acquisition and reports each, with the reason if one stays.
 ///
 /// The record stays if another resource does: the record tells the next command about it.
-pub fn release(
+pub fn release_resources(
     resources: &mut [Box<dyn Resource>],
     forced: bool,
-    mut told: impl FnMut(&dyn Resource, Instant, Option<String>),
+    mut report: impl FnMut(&dyn Resource, Instant, Option<String>),
 ) {
     let mut stays = false;
     for resource in resources.iter_mut().rev() {
@@ -37,7 +37,7 @@ pub fn release(
         let begun = Instant::now();
         let reason = resource.release(forced).err().map(|error| error.to_string());
         stays |= reason.is_some();
-        told(resource.as_ref(), begun, reason);
+        report(resource.as_ref(), begun, reason);
     }
 }
 
@@ -48,13 +48,13 @@ mod tests {
 
     use super::*;
 
-    struct Thing {
+    struct TestResource {
         name: &'static str,
         stuck: bool,
         released: Rc<RefCell<Vec<&'static str>>>,
     }
 
-    impl Resource for Thing {
+    impl Resource for TestResource {
         fn describe(&self) -> String {
             self.name.to_owned()
         }
@@ -75,11 +75,11 @@ mod tests {
     fn released(stuck: bool) -> (Vec<&'static str>, Vec<String>) {
         let released = Rc::new(RefCell::new(Vec::new()));
         let thing = |name, stuck| -> Box<dyn Resource> {
-            Box::new(Thing { name, stuck, released: Rc::clone(&released) })
+            Box::new(TestResource { name, stuck, released: Rc::clone(&released) })
         };
         let mut all = [thing("name", false), thing("record", false), thing("directory", stuck)];
         let mut stayed = Vec::new();
-        release(&mut all, false, |resource, _, reason| {
+        release_resources(&mut all, false, |resource, _, reason| {
             stayed.extend(reason.map(|reason| format!("{}: {reason}", resource.describe())));
         });
         (released.take(), stayed)

@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use penfold_cgroup::{Leaf, v1group};
-use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_process::{Completeness, EnvironmentMatch, Pid, ProcFs, ProcessId, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use self::marker::Carriers;
-pub use self::marker::{MARKER, Marker, unified};
-use crate::report::raw;
+pub use self::marker::{MARKER, Marker, unified_cgroup};
+use crate::report::raw_pid;
 
 /// The rule that makes a process a member, together with its descendants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Selector {
                 }
             }
             Selector::CgroupV1(path) => {
-                v1group::processes(path, &mut pids)?;
+                v1group::v1_processes(path, &mut pids)?;
             }
             Selector::Any(several) => {
                 for one in several {
@@ -103,9 +103,9 @@ impl Selector {
             Selector::Group(group) => add(&mut |stat| stat.group == *group),
             Selector::Session(session) => add(&mut |stat| stat.session == *session),
             // A process that hides its environment is a member by descent or not at all.
-            Selector::Environment { key, value } => {
-                add(&mut |stat| proc.environ_has(stat.pid, key, |found| found == value) == Evidence::Yes)
-            }
+            Selector::Environment { key, value } => add(&mut |stat| {
+                proc.environ_has(stat.pid, key, |found| found == value) == EnvironmentMatch::Yes
+            }),
             Selector::Cgroup(path) => {
                 let mut inside = Vec::new();
                 let Some(leaf) = Leaf::open(path).map_err(io::Error::other)? else {
@@ -114,14 +114,15 @@ impl Selector {
                 leaf.processes(&mut inside).map_err(io::Error::other)?;
                 // Members of a pid namespace that is not visible here have no pid.
                 let is_hidden = inside.is_empty() && leaf.populated().map_err(io::Error::other)?;
-                let all_read =
-                    add(&mut |stat| inside.binary_search_by_key(&raw(stat.pid), |pid| raw(*pid)).is_ok());
+                let all_read = add(&mut |stat| {
+                    inside.binary_search_by_key(&raw_pid(stat.pid), |pid| raw_pid(*pid)).is_ok()
+                });
                 if is_hidden { Completeness::Incomplete } else { all_read }
             }
             Selector::CgroupV1(path) => {
                 let mut inside = Vec::new();
-                v1group::processes(path, &mut inside)?;
-                add(&mut |stat| inside.binary_search_by_key(&raw(stat.pid), |pid| raw(*pid)).is_ok())
+                v1group::v1_processes(path, &mut inside)?;
+                add(&mut |stat| inside.binary_search_by_key(&raw_pid(stat.pid), |pid| raw_pid(*pid)).is_ok())
             }
             Selector::Marker(marker) => {
                 let carriers = marker.carriers(proc, all, seen);
@@ -142,7 +143,7 @@ impl Selector {
 
 /// The result of a [`Search`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Whether everything could be read.
     pub completeness: Completeness,
     /// Whether a protected process matched: pid 1, this process or one of its ancestors. These are never members.
@@ -274,7 +275,7 @@ impl Search {
     ///
     /// # Errors
     /// When /proc, or the selected cgroup, cannot be read at all.
-    pub fn find(&mut self, proc: &mut ProcFs, out: &mut Vec<Stat>) -> io::Result<Found> {
+    pub fn find(&mut self, proc: &mut ProcFs, out: &mut Vec<Stat>) -> io::Result<SearchResult> {
         out.clear();
         self.left_out.clear();
         let mut all = Vec::new();
@@ -290,7 +291,7 @@ impl Search {
             Completeness::OwnOnly => self.look_below(proc, out)?,
             completeness => completeness,
         };
-        Ok(Found { completeness, spared: !self.left_out.is_empty() })
+        Ok(SearchResult { completeness, spared: !self.left_out.is_empty() })
     }
 
     /// Reads the processes among which the members are.
@@ -300,7 +301,7 @@ impl Search {
         }
         if self.is_inside {
             let mut pids = self.selector.listed()?;
-            pids.sort_unstable_by_key(|pid| raw(*pid));
+            pids.sort_unstable_by_key(|pid| raw_pid(*pid));
             pids.dedup();
             for pid in pids {
                 all.extend(proc.stat(pid)?);
@@ -398,8 +399,8 @@ impl Search {
             sessions.entry(stat.session).or_default().push(stat);
             // The kernel does not reuse such a number, but in another namespace's `/proc` the number may mean another
             // process.
-            if self.led.contains(&raw(stat.pid)) && !self.seen.contains(&stat.id()) {
-                self.led.remove(&raw(stat.pid));
+            if self.led.contains(&raw_pid(stat.pid)) && !self.seen.contains(&stat.id()) {
+                self.led.remove(&raw_pid(stat.pid));
             }
         }
         let mut queue: Vec<&Stat> = all
@@ -420,7 +421,7 @@ impl Search {
                 self.left_out.push(stat.clone());
                 continue;
             }
-            if stat.session == raw(stat.pid) {
+            if stat.session == raw_pid(stat.pid) {
                 self.led.insert(stat.session);
                 queue.extend(sessions.get(&stat.session).into_iter().flatten());
             }
@@ -440,7 +441,7 @@ impl Search {
         let foreign: HashSet<i32> =
             all.iter().filter(|s| !s.is_dead() && !pids.contains(&s.pid)).map(|s| s.group).collect();
         for stat in members {
-            let number = raw(stat.pid);
+            let number = raw_pid(stat.pid);
             if stat.group == number && !self.led.contains(&number) && !self.shared.contains(&number) {
                 let started_by_member = stat.parent.is_some_and(|parent| pids.contains(&parent));
                 let to = if started_by_member || !foreign.contains(&number) {

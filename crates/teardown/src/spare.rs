@@ -9,14 +9,14 @@ use std::io;
 use penfold_process::{ProcessId, StartTime};
 use serde::{Deserialize, Serialize};
 
-pub use self::mark::{SparedMark, binding};
-pub use self::outside::{Outside, OutsideSandbox};
+pub use self::mark::{SparedMark, binding_ids};
+pub use self::outside::{OutsideFinder, OutsideSandbox};
 pub(crate) use self::rule::Verdict;
-pub use self::rule::{RuleError, SpareRule, absolute};
+pub use self::rule::{RuleError, SpareRule, absolute_rule};
 
 /// A process that the end of its sandbox has left alone. It is no member any more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spared {
+pub struct SparedProcess {
     /// The pid, in penfold's pid namespace.
     pub pid: i32,
     /// The start time in clock ticks since boot.
@@ -32,7 +32,7 @@ pub struct Spared {
     pub cgroup: Option<String>,
 }
 
-impl Spared {
+impl SparedProcess {
     /// Returns the identity; `None` if the pid is none.
     pub fn id(&self) -> Option<ProcessId> {
         let pid = penfold_process::pid_from_raw(self.pid)?;
@@ -42,28 +42,28 @@ impl Spared {
 
 /// What was noted of a sandbox before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Earlier {
+pub struct EarlierNotes {
     /// The leader, which is never spared.
     pub leader: Option<ProcessId>,
     /// The processes that an earlier teardown has spared.
-    pub spared: Vec<Spared>,
+    pub spared: Vec<SparedProcess>,
 }
 
 /// Remembers the spared processes of one sandbox for later commands, beyond the life of its record.
 pub trait SparedNotes: std::fmt::Debug + Send {
     /// Returns what an earlier process of penfold has noted of this sandbox.
-    fn earlier(&mut self) -> Earlier;
+    fn earlier(&mut self) -> EarlierNotes;
 
     /// Notes the processes. `is_over` says that nothing else of the sandbox is left.
     ///
     /// # Errors
     /// When they could not be noted. A later command takes them for members that were left.
-    fn write(&mut self, spared: &[Spared], is_over: bool) -> io::Result<()>;
+    fn write(&mut self, spared: &[SparedProcess], is_over: bool) -> io::Result<()>;
 }
 
 /// What a teardown needs to spare members.
 #[derive(Debug)]
-pub struct Sparing {
+pub struct SparePolicy {
     /// The rules.
     pub rules: Vec<SpareRule>,
     /// The cgroup of the caller, as `/proc/<pid>/cgroup` shows it: spared processes are moved there from the leaf.
@@ -73,5 +73,5 @@ pub struct Sparing {
     /// Where spared processes are noted.
     pub notes: Box<dyn SparedNotes>,
     /// The sandboxes that members have started outside of this one; `None` if the sandbox does not allow this.
-    pub outside: Option<Box<dyn Outside>>,
+    pub outside: Option<Box<dyn OutsideFinder>>,
 }

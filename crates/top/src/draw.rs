@@ -17,7 +17,7 @@ const FOOT: u16 = 3;
 const HEAD: u16 = 2;
 
 /// How many lines the table, or the page of a sandbox, has at this height.
-pub(crate) fn lines(height: u16) -> usize {
+pub(crate) fn line_count(height: u16) -> usize {
     usize::from(height.saturating_sub(FOOT + HEAD))
 }
 
@@ -47,17 +47,17 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws everything.
-pub(crate) fn draw(app: &App, look: Look, buffer: &mut Buffer) {
+pub(crate) fn draw_screen(app: &App, look: Look, buffer: &mut Buffer) {
     let area = buffer.area;
     let mut canvas = Canvas { buffer, area };
     if app.shows_help {
-        page::help(&mut canvas);
+        page::draw_help(&mut canvas);
         return;
     }
     match app.page() {
-        Page::Table => table::draw(app, look, &mut canvas),
-        Page::Tree(id) => page::draw(app, look, &mut canvas, &id, "processes"),
-        Page::Log(id) => page::draw(app, look, &mut canvas, &id, "log"),
+        Page::Table => table::draw_table(app, look, &mut canvas),
+        Page::Tree(id) => page::draw_page(app, look, &mut canvas, &id, "processes"),
+        Page::Log(id) => page::draw_page(app, look, &mut canvas, &id, "log"),
     }
     foot(app, look, &mut canvas);
 }
@@ -83,7 +83,7 @@ fn foot(app: &App, look: Look, canvas: &mut Canvas<'_>) {
     if let Some((text, style)) = message {
         canvas.line(height.saturating_sub(3), &text, style);
     }
-    let commands = target.map(|row| words::commands(&row.id)).unwrap_or_default();
+    let commands = target.map(|row| words::command_lines(&row.id)).unwrap_or_default();
     canvas.line(height.saturating_sub(2), &commands, look.colour(Color::Cyan));
     let keys = if app.open.is_some() { words::PAGE_KEYS } else { words::TABLE_KEYS };
     canvas.line(height.saturating_sub(1), keys, REVERSED);

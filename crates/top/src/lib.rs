@@ -1,6 +1,6 @@
 //! The live view of sandboxes on a terminal: draws, reads keys, restores the terminal.
 //!
-//! **Purpose.** [`run()`] shows a table of sandboxes, the processes of one, or its log, until a key or a signal ends it.
+//! **Purpose.** [`run_view`] shows a table of sandboxes, the processes of one, or its log, until a key or a signal ends it.
 //!
 //! **Non-goals.** No policy, and no look at the host: a [`Source`] says what there is, and [`Actions`] ends a sandbox.
 //!
@@ -21,5 +21,5 @@ mod run;
 mod screen;
 
 pub use model::{Actions, Detail, Ending, Page, Sandbox, Source, StatusColour};
-pub use run::{End, Settings, TopError, run};
-pub use screen::restore as restore_terminal;
+pub use run::{End, Settings, TopError, run_view};
+pub use screen::restore_terminal;

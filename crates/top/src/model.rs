@@ -1,6 +1,6 @@
 //! What the view shows, and who finds it.
 
-use penfold_control::{StopResult, Usage};
+use penfold_control::{SandboxUsage, StopResult};
 
 /// Finds sandboxes. All texts are one line each, without characters that change the terminal.
 pub trait Source: Send {
@@ -74,7 +74,7 @@ pub struct Sandbox {
     /// The use of CPU, in percent of one CPU; `None` before the second look.
     pub cpu_percent: Option<f64>,
     /// The numbers; `None` if it has ended.
-    pub usage: Option<Usage>,
+    pub usage: Option<SandboxUsage>,
     /// The time until the lease ends, or a dash.
     pub lease: String,
     /// The command.

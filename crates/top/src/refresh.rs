@@ -85,7 +85,11 @@ impl Wanted {
 }
 
 /// Looks until it is over, or until nobody takes what was found.
-pub(crate) fn look(mut source: Box<dyn Source>, wanted: &Wanted, mut take: impl FnMut(Looked) -> bool) {
+pub(crate) fn refresh_until_over(
+    mut source: Box<dyn Source>,
+    wanted: &Wanted,
+    mut take: impl FnMut(Looked) -> bool,
+) {
     let mut memory = Memory::default();
     let mut due = Instant::now();
     let mut is_first = true;

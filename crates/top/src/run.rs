@@ -15,7 +15,7 @@ use crate::app::{Action, App};
 use crate::draw::{self, Look};
 use crate::model::{Actions, Ending, Source};
 use crate::refresh::{self, Looked, Shown, Wanted};
-use crate::screen::{Screen, Taken, restore, take_again};
+use crate::screen::{Screen, Taken, restore_terminal, take_again};
 
 /// What the view needs from its caller.
 pub struct Settings {
@@ -65,7 +65,7 @@ enum Message {
 ///
 /// # Errors
 /// If the terminal cannot be used, or there can be no more threads.
-pub fn run(settings: Settings) -> Result<End, TopError> {
+pub fn run_view(settings: Settings) -> Result<End, TopError> {
     let Settings { source, actions, open, has_colour, signals } = settings;
     let (taken, screen) = Taken::take().map_err(TopError::Terminal)?;
     let mut app = App::default();
@@ -114,7 +114,9 @@ fn wait_for_signals(signals: SignalFd, sender: Sender<Message>) -> Result<(), To
 
 fn look(source: Box<dyn Source>, wanted: Arc<Wanted>, sender: Sender<Message>) -> Result<(), TopError> {
     thread("look", move || {
-        refresh::look(source, &wanted, |looked| sender.send(Message::Looked(Box::new(looked))).is_ok());
+        refresh::refresh_until_over(source, &wanted, |looked| {
+            sender.send(Message::Looked(Box::new(looked))).is_ok()
+        });
     })
 }
 
@@ -196,8 +198,8 @@ impl View {
     fn draw(&mut self) -> io::Result<()> {
         let (app, look) = (&mut self.app, self.look);
         self.screen.draw(|frame| {
-            app.fit(draw::lines(frame.area().height));
-            draw::draw(app, look, frame.buffer_mut());
+            app.fit(draw::line_count(frame.area().height));
+            draw::draw_screen(app, look, frame.buffer_mut());
         })?;
         Ok(())
     }
@@ -217,9 +219,9 @@ impl View {
 
     /// Gives the terminal back, then stops until a shell continues this process, and takes the terminal again.
     fn suspend(&mut self) -> Result<(), TopError> {
-        restore();
+        restore_terminal();
         let set = SignalSet::of([Signal::TSTP.as_raw()]);
-        let before = signal::block(&SignalSet::empty()).map_err(TopError::Terminal)?;
+        let before = signal::block_signals(&SignalSet::empty()).map_err(TopError::Terminal)?;
         let open = SignalSet::of((1..=64).filter(|&one| before.contains(one) && !set.contains(one)));
         signal::set_mask(&open).map_err(TopError::Terminal)?;
         // The default action, not SIGSTOP: the kernel leaves it out where no shell could continue this process.

@@ -30,7 +30,7 @@ impl Taken {
     }
 }
 
-/// Takes the terminal once more after [`restore`].
+/// Takes the terminal once more after [`restore_terminal`].
 pub(crate) fn take_again() -> io::Result<()> {
     TAKEN.store(true, Ordering::SeqCst);
     enable_raw_mode()?;
@@ -41,14 +41,14 @@ pub(crate) fn take_again() -> io::Result<()> {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        restore();
+        restore_terminal();
     }
 }
 
 /// Gives the terminal back as the caller had it; does nothing if the view does not have it.
 ///
 /// The binary calls this in its hook for panics too.
-pub fn restore() {
+pub fn restore_terminal() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
     }

@@ -56,7 +56,7 @@ fn panics_on_a_terminal() {
         std::process::exit(CODE);
     }));
     let set = SignalSet::of([rustix::process::Signal::TSTP.as_raw()]);
-    signal::block(&set).unwrap();
+    signal::block_signals(&set).unwrap();
     let signals = SignalFd::open(&set).unwrap();
     let settings = Settings {
         source: Box::new(Defect),
@@ -65,7 +65,7 @@ fn panics_on_a_terminal() {
         has_colour: false,
         signals,
     };
-    let _ = penfold_top::run(settings);
+    let _ = penfold_top::run_view(settings);
 }
 
 /// spec: 24.4

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use penfold_process::{Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId, Stat};
 use rustix::thread::{Timespec, nanosleep};
 
 /// The number of looks at the children of this process: one can miss a child while another one exits.
@@ -77,7 +77,7 @@ impl Adoption {
     pub(crate) fn spawn(&mut self, proc: &mut ProcFs, command: &mut Command) -> io::Result<(Child, Stat)> {
         let mut registry = registry();
         let child = penfold_sys::launch::spawn_subreaper(command)?;
-        let (child, stat) = identified(child, proc)?;
+        let (child, stat) = identify_child(child, proc)?;
         self.leader = Some(stat.id());
         if let Some(own) = registry.trees.iter_mut().find(|tree| tree.variable == self.variable) {
             own.leader = self.leader;
@@ -141,7 +141,7 @@ impl Adoption {
             let mut executes = false;
             for stat in &doubts {
                 executes |= proc.is_in_exec(stat.pid);
-                if proc.environ_has(stat.pid, self.variable.as_bytes(), |_| true) == Evidence::Yes {
+                if proc.environ_has(stat.pid, self.variable.as_bytes(), |_| true) == EnvironmentMatch::Yes {
                     return Ok(None);
                 }
                 executes |= proc.is_in_exec(stat.pid);
@@ -155,7 +155,7 @@ impl Adoption {
 
     fn is_of_another(&self, registry: &Registry, proc: &mut ProcFs, pid: Pid) -> bool {
         let mut others = registry.trees.iter().filter(|tree| tree.variable != self.variable);
-        others.any(|tree| proc.environ_has(pid, tree.variable.as_bytes(), |_| true) == Evidence::Yes)
+        others.any(|tree| proc.environ_has(pid, tree.variable.as_bytes(), |_| true) == EnvironmentMatch::Yes)
     }
 }
 
@@ -174,7 +174,7 @@ impl Drop for Adoption {
 ///
 /// # Errors
 /// When `/proc` does not show it. The child was killed then.
-pub(crate) fn identified(mut child: Child, proc: &mut ProcFs) -> io::Result<(Child, Stat)> {
+pub(crate) fn identify_child(mut child: Child, proc: &mut ProcFs) -> io::Result<(Child, Stat)> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     match pid.map(|pid| proc.stat(pid)).transpose() {
         Ok(Some(Some(stat))) => Ok((child, stat)),

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use penfold_sys::child::Exit;
-use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Findings, Host, StopPolicy, Teardown, drive};
+use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
+use penfold_teardown::{Findings, StopPolicy, Teardown, TeardownHost, drive_teardown};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Ends all members, verifies, and gives up when the patience is over.
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// A grace of zero is a kill. Once `hurry` is readable, the rest of the grace is over.
 pub(crate) fn end_members(teardown: &mut Teardown, stop_policy: StopPolicy, hurry: &OwnedFd) -> Findings {
     let mut host = Ending { stop_policy, hurry, asked: false, hurried: false };
-    drive(teardown, Phase::Running, &mut host, &mut [])
+    drive_teardown(teardown, Phase::Running, &mut host, &mut [])
 }
 
 struct Ending<'a> {
@@ -24,12 +24,12 @@ struct Ending<'a> {
     hurried: bool,
 }
 
-impl Host for Ending<'_> {
-    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+impl TeardownHost for Ending<'_> {
+    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<LifecycleEvent> {
         if !self.asked {
             self.asked = true;
             let now = self.stop_policy.grace.is_zero();
-            return Some(if now { Event::KillRequested } else { Event::StopRequested });
+            return Some(if now { LifecycleEvent::KillRequested } else { LifecycleEvent::StopRequested });
         }
         let mut watch: Vec<PollFd<'_>> = watch;
         if !self.hurried {
@@ -39,7 +39,7 @@ impl Host for Ending<'_> {
         let _ = poll(&mut watch, timeout.as_ref());
         let is_hurry = !self.hurried && watch.last().is_some_and(|fd| !fd.revents().is_empty());
         self.hurried |= is_hurry;
-        is_hurry.then_some(Event::KillRequested)
+        is_hurry.then_some(LifecycleEvent::KillRequested)
     }
 
     fn stop_policy(&self) -> StopPolicy {

@@ -17,7 +17,7 @@ pub mod tokio;
 mod tree;
 
 pub use options::Options;
-pub use penfold_teardown::{Ended, EndedBy, Findings, Survivor};
+pub use penfold_teardown::{EndedBy, EndedMember, Findings, Survivor};
 pub use processes::Proof;
 pub use report::Report;
 pub use tree::Tree;

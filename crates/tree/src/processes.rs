@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::{Leaf, Place};
-#[cfg(feature = "tokio")]
-use penfold_process::Process;
+use penfold_cgroup::{Leaf, LeafPlace};
 use penfold_process::{ProcFs, ProcessId, Stat};
-use penfold_teardown::{Leader, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use penfold_teardown::{Leader, MemberScope, Search, Selector, StopPolicy, Survivor, Teardown};
 use rustix::event::{EventfdFlags, eventfd};
+#[cfg(feature = "tokio")]
+use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::adoption::{Adoption, identified};
+use crate::adoption::{Adoption, identify_child};
 use crate::ending::end_members;
 use crate::options::Options;
 use crate::report::Report;
@@ -95,13 +95,17 @@ impl Processes {
                 let NotStarted { error, leaf, adoption } = *failed;
                 let policy =
                     StopPolicy { grace: Duration::ZERO, patience: DROP_PATIENCE, ..StopPolicy::default() };
-                end_members(&mut Teardown::new(proc, leaf, Scope::Host(Box::new(search))), policy, &hurry);
+                end_members(
+                    &mut Teardown::new(proc, leaf, MemberScope::Host(Box::new(search))),
+                    policy,
+                    &hurry,
+                );
                 drop(adoption);
                 return Err(error);
             }
         };
         search.add_member(stat.id());
-        let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+        let mut teardown = Teardown::new(proc, leaf, MemberScope::Host(Box::new(search)));
         // Else the members that the kernel kills with their cgroup would have no name.
         teardown.want_details();
         teardown.lead_by(Leader { pid: stat.pid, session: stat.session });
@@ -131,11 +135,19 @@ impl Processes {
         &self.proof
     }
 
-    /// Returns a pidfd of the command, which nobody has reaped.
+    /// Returns a pidfd of the command, which may have ended already.
+    ///
+    /// # Errors
+    /// When other code has reaped the command.
     #[cfg(feature = "tokio")]
     pub(crate) fn pidfd(&mut self) -> io::Result<OwnedFd> {
-        let process = Process::open_exact(self.teardown.proc(), self.id)?;
-        process.map(Process::into_pidfd).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+        let pidfd = pidfd_open(self.id.pid, PidfdFlags::empty())?;
+        // The pid is that of the command as long as it is not reaped, and a zombie still has its start time.
+        let stat = self.teardown.proc().stat(self.id.pid)?;
+        if stat.is_none_or(|stat| stat.id() != self.id) {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        Ok(pidfd)
     }
 
     /// Returns the descriptor by which another thread cuts the grace short: an eventfd.
@@ -270,7 +282,7 @@ fn start(
     if options.cgroup
         && let Some((child, leaf)) = start_in_leaf(command, name)
     {
-        let (child, stat) = match identified(child, proc) {
+        let (child, stat) = match identify_child(child, proc) {
             Ok(identified) => identified,
             Err(error) => return Err(Box::new(NotStarted { error, leaf: Some(leaf), adoption: None })),
         };
@@ -288,7 +300,7 @@ fn start(
         }
         Err(error) => {
             let child = penfold_sys::launch::spawn_subreaper(command)?;
-            let (child, stat) = identified(child, proc)?;
+            let (child, stat) = identify_child(child, proc)?;
             let proof = Proof::None(format!("this process cannot adopt the orphans of the command: {error}"));
             Ok(Start { child, stat, leaf: None, adoption: None, proof })
         }
@@ -297,7 +309,7 @@ fn start(
 
 /// Starts the command in a leaf of its own; `None` where that cannot be, with nothing left. Then the command has not run.
 fn start_in_leaf(command: &mut Command, name: &str) -> Option<(Child, Leaf)> {
-    let place = Place::find_here().ok()?;
+    let place = LeafPlace::find_here().ok()?;
     let leaf = Leaf::create(&place, &name.to_lowercase().replace('_', "-")).ok()?;
     let launched = leaf.processes_file().and_then(|file| penfold_sys::launch::spawn_joined(command, file));
     if let Ok(child) = launched {
@@ -312,4 +324,21 @@ fn start_in_leaf(command: &mut Command, name: &str) -> Option<(Child, Leaf)> {
 fn fresh() -> u128 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
+}
+
+#[cfg(all(test, feature = "tokio"))]
+mod tests {
+    use super::*;
+
+    /// spec: 33.6
+    #[test]
+    fn a_command_that_ends_at_once_has_a_pidfd() {
+        let mut processes = Processes::spawn(&mut Command::new("true"), &Options::default()).unwrap();
+        // As if the command had ended before anybody asked.
+        let wait = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(processes.id.pid), wait).unwrap().unwrap();
+        assert!(processes.pidfd().is_ok());
+        assert!(processes.wait().unwrap().success());
+        assert!(processes.end(Duration::ZERO).gone());
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use penfold_teardown::{Ended, Findings, Survivor};
+use penfold_teardown::{EndedMember, Findings, Survivor};
 
 /// What an end has found and done.
 #[derive(Debug, Clone)]
@@ -30,12 +30,12 @@ impl Report {
     }
 
     /// Returns the members that had outlived the command, or left its session, and were ended here.
-    pub fn strays(&self) -> impl Iterator<Item = &Ended> {
+    pub fn strays(&self) -> impl Iterator<Item = &EndedMember> {
         self.findings.strays()
     }
 
     /// Returns all members that were ended here, strays too.
-    pub fn ended(&self) -> &[Ended] {
+    pub fn ended(&self) -> &[EndedMember] {
         &self.findings.ended
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -52,15 +52,15 @@ pub(crate) fn in_child<T: Serialize + DeserializeOwned>(
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("make a pipe"))?;
     let parent = getpid();
     match fork().map_err(system("fork"))? {
-        Forked::Child => {
+        ForkSide::Child => {
             drop(reader);
             answer(parent, writer, work);
             penfold_sys::fork::exit_now(0)
         }
-        Forked::Parent(child) => {
+        ForkSide::Parent(child) => {
             drop(writer);
             let text = read_until(reader, until);
-            end(child);
+            end_child(child);
             match text.map_err(system("read from a pipe"))? {
                 Some(text) => serde_json::from_slice(&text).map_err(|_| ChildError::Died),
                 None => Err(ChildError::Late { limit }),
@@ -103,7 +103,7 @@ fn read_until(reader: OwnedFd, until: Instant) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Kills and reaps the child.
-pub(crate) fn end(child: Pid) {
+pub(crate) fn end_child(child: Pid) {
     if let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::manager::Manager;
+use crate::manager::ServiceManager;
 
 /// The kind of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,32 +17,32 @@ pub enum UnitKind {
 
 /// The unit in which a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct CallerUnit {
     /// The name of the unit.
     pub unit: String,
     /// The kind of the unit.
     pub kind: UnitKind,
     /// The manager of the unit.
-    pub manager: Manager,
+    pub manager: ServiceManager,
     /// The slice of the unit, if it is not one that every unit of its kind is in.
     pub slice: Option<String>,
     /// The number of cgroups between the unit's own and that of the process.
     below: usize,
 }
 
-impl Caller {
+impl CallerUnit {
     /// Finds the unit in a cgroup as `/proc/<pid>/cgroup` shows it; `None` if no part of it is a unit.
-    pub fn of(cgroup: &str) -> Option<Caller> {
+    pub fn of(cgroup: &str) -> Option<CallerUnit> {
         let names: Vec<&str> = cgroup.split('/').filter(|name| !name.is_empty()).map(unescaped).collect();
         let at = names.iter().rposition(|name| is_unit(name, ".service") || is_unit(name, ".scope"))?;
         let unit = *names.get(at)?;
         let above = names.get(..at)?;
         // The units of a user's manager are below the service of that manager.
         let user = above.iter().rposition(|name| name.starts_with("user@") && is_unit(name, ".service"));
-        let manager = if user.is_some() { Manager::User } else { Manager::System };
+        let manager = if user.is_some() { ServiceManager::User } else { ServiceManager::System };
         let kind = match manager {
             _ if unit.ends_with(".service") => UnitKind::Service,
-            Manager::System if unit.starts_with("session-") && above.contains(&"user.slice") => {
+            ServiceManager::System if unit.starts_with("session-") && above.contains(&"user.slice") => {
                 UnitKind::Session
             }
             _ => UnitKind::Scope,
@@ -54,7 +54,7 @@ impl Caller {
             !matches!(*slice, "system.slice" | "user.slice" | "app.slice" | "session.slice")
                 && above.contains(&"user.slice") != user.is_none()
         };
-        Some(Caller {
+        Some(CallerUnit {
             unit: unit.to_owned(),
             kind,
             manager,
@@ -83,15 +83,15 @@ fn unescaped(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn found(cgroup: &str) -> (String, UnitKind, Manager, Option<String>, usize) {
-        let Caller { unit, kind, manager, slice, below } = Caller::of(cgroup).unwrap();
+    fn found(cgroup: &str) -> (String, UnitKind, ServiceManager, Option<String>, usize) {
+        let CallerUnit { unit, kind, manager, slice, below } = CallerUnit::of(cgroup).unwrap();
         (unit, kind, manager, slice, below)
     }
 
     #[test]
     fn the_innermost_unit_is_the_callers() {
-        let system = |unit: &str, kind, below| (unit.to_owned(), kind, Manager::System, None, below);
-        let user = |unit: &str, kind, below| (unit.to_owned(), kind, Manager::User, None, below);
+        let system = |unit: &str, kind, below| (unit.to_owned(), kind, ServiceManager::System, None, below);
+        let user = |unit: &str, kind, below| (unit.to_owned(), kind, ServiceManager::User, None, below);
         for (cgroup, expected) in [
             ("/user.slice/user-1000.slice/session-3.scope", system("session-3.scope", UnitKind::Session, 0)),
             ("/system.slice/cron.service", system("cron.service", UnitKind::Service, 0)),
@@ -113,13 +113,13 @@ mod tests {
             assert_eq!(found(cgroup), expected, "{cgroup}");
         }
         for cgroup in ["/", "", "/docker/77", "/a.slice", "/.service", "/.scope/x"] {
-            assert_eq!(Caller::of(cgroup), None, "{cgroup}");
+            assert_eq!(CallerUnit::of(cgroup), None, "{cgroup}");
         }
     }
 
     #[test]
     fn only_a_slice_that_somebody_chose_counts() {
-        let slice = |cgroup: &str| Caller::of(cgroup).unwrap().slice;
+        let slice = |cgroup: &str| CallerUnit::of(cgroup).unwrap().slice;
         assert_eq!(slice("/ci.slice/ci-jobs.slice/job.service").as_deref(), Some("ci-jobs.slice"));
         assert_eq!(
             slice("/system.slice/system-job.slice/job@1.service").as_deref(),

@@ -5,9 +5,9 @@ use std::time::Duration;
 use zbus::message::Type;
 use zbus::{Connection, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Variant};
 
-use crate::manager::{Buses, Manager};
+use crate::manager::{Buses, ServiceManager};
 use crate::scope_request::ScopeRequest;
-use crate::service::Service;
+use crate::service::ServiceSettings;
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const ROOT: &str = "/org/freedesktop/systemd1";
@@ -16,7 +16,7 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const LINGER_LIMIT: Duration = Duration::from_millis(300);
 
 /// Runs a conversation on this thread.
-pub(crate) fn run<T>(talk: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+pub(crate) fn run_conversation<T>(talk: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(talk)
 }
@@ -48,13 +48,17 @@ pub(crate) async fn make_scope(
         return Err(format!("the job of unit {} ended as `{result}`", request.name));
     }
     Ok(match request.manager {
-        Manager::System => None,
-        Manager::User => tokio::time::timeout(LINGER_LIMIT, lingers(buses)).await.ok().flatten(),
+        ServiceManager::System => None,
+        ServiceManager::User => tokio::time::timeout(LINGER_LIMIT, lingers(buses)).await.ok().flatten(),
     })
 }
 
 /// Reads how a service ends its processes.
-pub(crate) async fn read_service(buses: &Buses, manager: Manager, unit: &str) -> Result<Service, String> {
+pub(crate) async fn read_service(
+    buses: &Buses,
+    manager: ServiceManager,
+    unit: &str,
+) -> Result<ServiceSettings, String> {
     let bus = connect(buses.of(manager)).await?;
     let reply = bus.call_method(Some(SYSTEMD), ROOT, Some(MANAGER), "GetUnit", &unit).await.map_err(said)?;
     let path: OwnedObjectPath = reply.body().deserialize().map_err(said)?;
@@ -63,7 +67,7 @@ pub(crate) async fn read_service(buses: &Buses, manager: Manager, unit: &str) ->
         String::try_from(property(&bus, (SYSTEMD, path.as_str()), service, name).await?).map_err(said)
     };
     let remains = property(&bus, (SYSTEMD, path.as_str()), service, "RemainAfterExit").await?;
-    Ok(Service {
+    Ok(ServiceSettings {
         is_oneshot: word("Type").await? == "oneshot",
         remains: bool::try_from(remains).map_err(said)?,
         kills_members: matches!(word("KillMode").await?.as_str(), "control-group" | "mixed"),

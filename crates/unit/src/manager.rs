@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// A service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Manager {
+pub enum ServiceManager {
     /// The manager of this user's services, `systemd --user`.
     User,
     /// The manager of the host, pid 1.
     System,
 }
 
-impl std::fmt::Display for Manager {
+impl std::fmt::Display for ServiceManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Manager::User => "the user's manager",
-            Manager::System => "the system's manager",
+            ServiceManager::User => "the user's manager",
+            ServiceManager::System => "the system's manager",
         })
     }
 }
@@ -50,10 +50,10 @@ impl Buses {
         address
     }
 
-    pub(crate) fn of(&self, manager: Manager) -> &[String] {
+    pub(crate) fn of(&self, manager: ServiceManager) -> &[String] {
         match manager {
-            Manager::User => &self.user,
-            Manager::System => &self.system,
+            ServiceManager::User => &self.user,
+            ServiceManager::System => &self.system,
         }
     }
 }

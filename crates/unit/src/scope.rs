@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penfold_cgroup::{NoPlace, Place};
+use penfold_cgroup::{LeafPlace, NoPlace};
 use rustix::process::Pid;
 
 use crate::bounded_child::{ChildError, in_child};
 use crate::conversation;
-use crate::manager::{Buses, Manager};
+use crate::manager::{Buses, ServiceManager};
 use crate::scope_request::ScopeRequest;
 
 /// A scope, seen with its process in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
+pub struct UnitScope {
     /// The directory of its cgroup.
     pub path: PathBuf,
     /// The text of its `cgroup.controllers`.
@@ -30,7 +30,7 @@ pub enum ScopeError {
     #[error("no scope from {manager}: {reason}")]
     Refused {
         /// The manager.
-        manager: Manager,
+        manager: ServiceManager,
         /// The reason, mostly in the words of the manager.
         reason: String,
     },
@@ -38,7 +38,7 @@ pub enum ScopeError {
     #[error("no scope from {manager}")]
     Unanswered {
         /// The manager.
-        manager: Manager,
+        manager: ServiceManager,
         /// The reason.
         source: ChildError,
     },
@@ -46,7 +46,7 @@ pub enum ScopeError {
     #[error("no scope from {manager}: it reports success, but the process is in `{cgroup}`")]
     NotSeen {
         /// The manager.
-        manager: Manager,
+        manager: ServiceManager,
         /// The cgroup of the process.
         cgroup: String,
     },
@@ -61,15 +61,16 @@ pub enum ScopeError {
 ///
 /// # Errors
 /// A manager that did not answer in time may still move the process later.
-pub fn take(
+pub fn take_scope(
     request: &ScopeRequest<'_>,
     buses: &Buses,
     process: Pid,
     limit: Duration,
-) -> Result<Scope, ScopeError> {
+) -> Result<UnitScope, ScopeError> {
     let manager = request.manager;
     let raw = process.as_raw_nonzero().get().unsigned_abs();
-    let asked = in_child(limit, || conversation::run(conversation::make_scope(buses, request, raw)));
+    let asked =
+        in_child(limit, || conversation::run_conversation(conversation::make_scope(buses, request, raw)));
     let lingers = asked
         .map_err(|source| ScopeError::Unanswered { manager, source })?
         .map_err(|reason| ScopeError::Refused { manager, reason })?;
@@ -77,10 +78,10 @@ pub fn take(
         std::fs::read(&path).map_err(|source| NoPlace::Io { path: PathBuf::from(path), source })
     };
     let cgroup = read(format!("/proc/{raw}/cgroup"))?;
-    let located = Place::locate(&read("/proc/self/mountinfo".to_owned())?, &cgroup)?;
+    let located = LeafPlace::locate(&read("/proc/self/mountinfo".to_owned())?, &cgroup)?;
     if located.path.file_name().is_none_or(|last| last != request.name) {
         return Err(ScopeError::NotSeen { manager, cgroup: located.cgroup });
     }
     let controllers = std::fs::read_to_string(located.path.join("cgroup.controllers")).unwrap_or_default();
-    Ok(Scope { path: located.path, controllers, lingers })
+    Ok(UnitScope { path: located.path, controllers, lingers })
 }

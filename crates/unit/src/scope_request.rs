@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::manager::Manager;
+use crate::manager::ServiceManager;
 
 /// A scope to be asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct ScopeRequest<'a> {
     /// The manager.
-    pub manager: Manager,
+    pub manager: ServiceManager,
     /// The name of the unit, with `.scope`.
     pub name: &'a str,
     /// The description, for people.

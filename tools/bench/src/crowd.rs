@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use penfold_process::ProcFs;
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -60,7 +60,7 @@ pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error>
     let (asleep, here) = pipe()?;
     let (leader_lives, leader) = pipe()?;
     for _ in 0..count {
-        if fork().map_err(cannot("cannot fork"))? == Forked::Child {
+        if fork().map_err(cannot("cannot fork"))? == ForkSide::Child {
             if let Some(seconds) = &sleeps {
                 become_sleep(&here, seconds);
             }

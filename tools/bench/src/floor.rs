@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use penfold_process::Pid;
 use penfold_state::error_chain;
-use penfold_sys::child::{self, Peek};
+use penfold_sys::child::{self, PeekResult};
 use rustix::io::Errno;
 use rustix::thread::set_current_timer_slack;
 
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Returns a place for leaves, or the reason why there is none.
 pub(crate) fn place() -> Result<PathBuf, String> {
-    match Place::find_here() {
+    match LeafPlace::find_here() {
         Ok(place) => Ok(place.path().to_owned()),
         Err(error) => Err(error_chain(&error)),
     }
@@ -33,7 +33,7 @@ pub(crate) fn place() -> Result<PathBuf, String> {
 
 /// Ends the leaves that a dead process of this program has made.
 pub(crate) fn sweep(maker: Pid) {
-    let Ok(place) = Place::find_here() else { return };
+    let Ok(place) = LeafPlace::find_here() else { return };
     let prefix = format!("{PREFIX}{maker}-");
     for entry in std::fs::read_dir(place.path()).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
@@ -139,13 +139,15 @@ pub(crate) fn reap_all() -> Result<(), Error> {
     let cannot = |source| Error::io("cannot reap", source);
     let deadline = Instant::now() + wait::LIMIT;
     loop {
-        match child::peek().map_err(cannot)? {
-            Peek::NoChild => return Ok(()),
-            Peek::Ended(pid, _) => {
-                child::reap(pid).map_err(cannot)?;
+        match child::peek_child().map_err(cannot)? {
+            PeekResult::NoChild => return Ok(()),
+            PeekResult::Ended(pid, _) => {
+                child::reap_child(pid).map_err(cannot)?;
             }
-            Peek::NoneEnded if Instant::now() > deadline => return Err(wait::late("the end of members")),
-            Peek::NoneEnded => wait::pass(PAUSE),
+            PeekResult::NoneEnded if Instant::now() > deadline => {
+                return Err(wait::late("the end of members"));
+            }
+            PeekResult::NoneEnded => wait::pass(PAUSE),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use penfold_process::{ProcFs, Process, Signal};
 use penfold_sys::signal::{self, SignalFd, SignalSet};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{ForkSide, fork};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::error::Error;
@@ -22,10 +22,10 @@ pub(crate) fn guard(tools: &Tools, work: impl FnOnce() -> Result<(), Error>) -> 
     let cannot = |source: io::Error| Error::io("cannot supervise the benchmark", source);
     let ends = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].map(Signal::as_raw);
     let watched = SignalSet::of(ends.into_iter().chain([Signal::CHILD.as_raw()]));
-    let before = signal::block(&watched).map_err(cannot)?;
+    let before = signal::block_signals(&watched).map_err(cannot)?;
     let worker = match fork().map_err(cannot)? {
-        Forked::Parent(worker) => worker,
-        Forked::Child => {
+        ForkSide::Parent(worker) => worker,
+        ForkSide::Child => {
             let result = signal::set_mask(&before).map_err(cannot).and_then(|()| work());
             let code = i32::from(result.inspect_err(crate::complain).is_err());
             penfold_sys::fork::exit_now(code)

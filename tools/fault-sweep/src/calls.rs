@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use penfold_sys::trace::Call;
+use penfold_sys::trace::SystemCall;
 use serde::{Deserialize, Serialize};
 
 /// A call of a penfold process.
@@ -73,7 +73,7 @@ impl Names {
     }
 
     /// Returns the name of a call; `other` for a call newer than this table.
-    pub(crate) fn of(&self, call: &Call) -> &'static str {
+    pub(crate) fn of(&self, call: &SystemCall) -> &'static str {
         let number = usize::try_from(call.number).unwrap_or(usize::MAX);
         let found = match number.checked_sub(HIGH_BEGINS) {
             Some(number) => self.high.get(number),
@@ -87,7 +87,7 @@ impl Names {
 const LONGEST: usize = 512;
 
 /// Returns the path argument of a call, or the file of its descriptor. Empty for calls without either.
-pub(crate) fn object(pid: i32, name: &str, call: &Call) -> String {
+pub(crate) fn object(pid: i32, name: &str, call: &SystemCall) -> String {
     let [first, second, third, ..] = call.arguments;
     match name {
         "openat" | "openat2" | "mkdirat" | "unlinkat" | "newfstatat" | "faccessat" | "faccessat2"
@@ -135,8 +135,8 @@ mod tests {
         for (number, name) in
             [(0, "read"), (257, "openat"), (334, "rseq"), (434, "pidfd_open"), (435, "clone3")]
         {
-            assert_eq!(names.of(&Call { number, arguments: [0; 6] }), name);
+            assert_eq!(names.of(&SystemCall { number, arguments: [0; 6] }), name);
         }
-        assert_eq!(names.of(&Call { number: 400, arguments: [0; 6] }), "other");
+        assert_eq!(names.of(&SystemCall { number: 400, arguments: [0; 6] }), "other");
     }
 }

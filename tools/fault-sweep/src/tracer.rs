@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use penfold_sys::child::Exit;
-use penfold_sys::signal::{SignalFd, SignalSet, block, set_mask};
-use penfold_sys::trace::{self, Call, Event};
-use penfold_sys::{Forked, fork};
+use penfold_sys::signal::{SignalFd, SignalSet, block_signals, set_mask};
+use penfold_sys::trace::{self, SystemCall, TraceEvent};
+use penfold_sys::{ForkSide, fork};
 use penfold_testkit::proc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,7 +67,7 @@ pub(crate) struct Start<'a> {
 
 impl Tracer {
     pub(crate) fn new(place: Place, aim: Option<Injection>) -> io::Result<Tracer> {
-        let before = block(&SignalSet::of([CHLD]))?;
+        let before = block_signals(&SignalSet::of([CHLD]))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         Ok(Tracer {
             signals: SignalFd::open(&SignalSet::of([CHLD]))?,
@@ -101,15 +101,15 @@ impl Tracer {
         let out = File::create(start.output.with_extension("out"))?;
         let err = File::create(start.output.with_extension("err"))?;
         let pid = match fork()? {
-            Forked::Child => {
+            ForkSide::Child => {
                 drop(going);
                 self.become_program(start, &go, (out, err))
             }
-            Forked::Parent(pid) => pid,
+            ForkSide::Parent(pid) => pid,
         };
         drop(go);
         if let Some(role) = start.role {
-            trace::seize(pid)?;
+            trace::seize_process(pid)?;
             self.adopt(pid, role.to_owned(), false);
         }
         rustix::io::write(&going, b"g")?;
@@ -166,7 +166,7 @@ impl Tracer {
     fn handle_all(&mut self) -> io::Result<()> {
         while self.signals.take()?.is_some() {}
         loop {
-            match trace::next() {
+            match trace::next_trace_event() {
                 Ok(Some((pid, event))) => self.handle(pid, event),
                 Ok(None) => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(10) => return Ok(()),
@@ -181,37 +181,37 @@ impl Tracer {
     }
 
     /// Handles an event. Every error means that the process was killed meanwhile: its end is the next event.
-    fn handle(&mut self, pid: Pid, event: Event) {
+    fn handle(&mut self, pid: Pid, event: TraceEvent) {
         match event {
-            Event::Ended(exit) => {
+            TraceEvent::Ended(exit) => {
                 self.traced.remove(&pid);
                 self.ended.insert(pid, exit);
             }
-            Event::Stopped => drop(trace::stay_stopped(pid)),
-            Event::Signal(signal) => self.resume(pid, signal),
-            Event::Other => {
+            TraceEvent::Stopped => drop(trace::stay_stopped(pid)),
+            TraceEvent::Signal(signal) => self.resume(pid, signal),
+            TraceEvent::Other => {
                 if !self.traced.contains_key(&pid) {
                     self.born(pid);
                 }
                 self.resume(pid, 0);
             }
-            Event::Execed => {
+            TraceEvent::Execed => {
                 if self.traced.get(&pid).is_some_and(|traced| !traced.begun) {
                     self.resume(pid, 0);
                 } else {
                     // The command runs untraced.
                     self.traced.remove(&pid);
-                    drop(trace::detach(pid));
+                    drop(trace::detach_process(pid));
                 }
             }
-            Event::Enter(call) => {
+            TraceEvent::Enter(call) => {
                 self.enter(pid, &call);
                 self.resume(pid, 0);
             }
-            Event::Leave(_) => {
+            TraceEvent::Leave(_) => {
                 let failing = self.traced.get_mut(&pid).and_then(|traced| traced.failing.take());
                 if let Some(errno) = failing {
-                    drop(trace::fail(pid, errno));
+                    drop(trace::fail_call(pid, errno));
                 }
                 self.resume(pid, 0);
             }
@@ -265,7 +265,7 @@ impl Tracer {
         self.adopt(pid, role, true);
     }
 
-    fn enter(&mut self, pid: Pid, call: &Call) {
+    fn enter(&mut self, pid: Pid, call: &SystemCall) {
         let Some(traced) = self.traced.get_mut(&pid) else { return };
         let name = self.names.of(call);
         // The first call of penfold's own `main`: see `entry!`.
@@ -305,7 +305,7 @@ impl Tracer {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
             Fault::Error(_, errno) => {
-                if trace::skip(pid).is_ok() {
+                if trace::skip_call(pid).is_ok() {
                     traced.failing = Some(errno);
                 }
             }

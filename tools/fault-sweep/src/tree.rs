@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 
 /// The exit code of a command that exits by itself.
 pub(crate) const CODE: u8 = 7;
@@ -51,13 +51,13 @@ fn grow(options: &Options) -> io::Result<()> {
     let file = |end: &str| options.directory.join(format!("{}.{end}", options.name));
     fs::write(file("ran"), "")?;
     let (reader, writer) = io::pipe()?;
-    if penfold_sys::fork()? == Forked::Child {
+    if penfold_sys::fork()? == ForkSide::Child {
         drop(io::Write::write(&mut &writer, b"c"));
         stay();
     }
-    if penfold_sys::fork()? == Forked::Child {
+    if penfold_sys::fork()? == ForkSide::Child {
         let _ = rustix::process::setsid();
-        if let Ok(Forked::Child) = penfold_sys::fork() {
+        if let Ok(ForkSide::Child) = penfold_sys::fork() {
             drop(io::Write::write(&mut &writer, b"g"));
             stay();
         }

@@ -1,16 +1,16 @@
 //! A guard against leaks at the end of a test.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::proc;
 use crate::reap_on_drop::report;
-use crate::snapshot::{Difference, Filter, HostSnapshot, Item, Kind};
+use crate::snapshot::{Difference, Filter, HostSnapshot};
 use crate::turn::Turn;
 
-/// The time that the kernel may take for removals in the background ([`Kind::is_asynchronous`]).
+/// The time that the kernel may take for removals in the background ([`Kind::is_asynchronous`](crate::snapshot::Kind::is_asynchronous)).
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The things for which a guard holds its test responsible.
@@ -69,13 +69,8 @@ impl LeakGuard {
     pub fn watch(&mut self, directory: impl Into<PathBuf>) {
         let directory = directory.into();
         self.marks.push(directory.display().to_string());
+        self.before.add_below(&directory);
         self.filter.directories.push(directory);
-        let now = HostSnapshot::take(&self.filter);
-        let directory = self.filter.directories.last();
-        let inside = |item: &Item| {
-            item.kind == Kind::Path && directory.is_some_and(|base| Path::new(&item.name).starts_with(base))
-        };
-        self.before.items.extend(now.items.into_iter().filter(inside));
     }
 
     /// Takes responsibility for everything with this text in its name, environment or arguments: a sandbox's id, a
@@ -97,26 +92,25 @@ impl LeakGuard {
     /// Returns the differences between then and now.
     pub fn differences(&self) -> Vec<Difference> {
         let deadline = Instant::now() + PATIENCE;
-        let at_once = self.look(|difference| !difference.kind.is_asynchronous());
+        let (mut asynchronous, at_once): (Vec<_>, Vec<_>) =
+            self.look().into_iter().partition(|difference| difference.kind.is_asynchronous());
         if !at_once.is_empty() {
             return at_once;
         }
-        loop {
-            let found = self.look(|difference| difference.kind.is_asynchronous());
-            if found.is_empty() || Instant::now() >= deadline {
-                return found;
-            }
+        while !asynchronous.is_empty() && Instant::now() < deadline {
             sleep(Duration::from_millis(20));
+            asynchronous = self.look();
+            asynchronous.retain(|difference| difference.kind.is_asynchronous());
         }
+        asynchronous
     }
 
-    fn look(&self, wanted: impl Fn(&Difference) -> bool) -> Vec<Difference> {
+    fn look(&self) -> Vec<Difference> {
         let now = HostSnapshot::take(&self.filter);
         let mine = self.mine();
         self.before
             .diff(&now)
             .into_iter()
-            .filter(|difference| wanted(difference))
             .filter(|difference| self.scope == Scope::Host || self.is_mine(difference, &now, &mine))
             .collect()
     }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -54,7 +54,12 @@ pub struct Stat {
     pub group: i32,
     /// The number of threads, including a dead main thread.
     pub threads: u32,
+    /// Whether it is a thread of the kernel, which has neither arguments nor an environment.
+    pub is_kernel_thread: bool,
 }
+
+/// `PF_KTHREAD` of the field `flags`.
+const KERNEL_THREAD: u32 = 0x0020_0000;
 
 impl Stat {
     /// Tells whether no thread of the process runs: its main thread is dead and no other thread lives.
@@ -77,13 +82,33 @@ impl Stat {
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
             threads: fields.get(17)?.parse().ok()?,
+            is_kernel_thread: fields.get(6)?.parse::<u32>().ok()? & KERNEL_THREAD != 0,
         })
     }
 }
 
 /// Reads one process; `None` if no process has this pid.
 pub fn stat(pid: i32) -> Option<Stat> {
-    Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    read_stat(&format!("/proc/{pid}/stat")).ok()?
+}
+
+/// Tests read this file more often than any other.
+fn read_stat(path: &str) -> io::Result<Option<Stat>> {
+    // The kernel returns the whole line to one read(2).
+    let mut line = [0_u8; 1024];
+    let length = fs::File::open(path)?.read(&mut line)?;
+    Ok(line.get(..length).and_then(Stat::parse))
+}
+
+/// Reads a file of /proc, such as the arguments of a process.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_proc_file(path: &str) -> io::Result<Vec<u8>> {
+    // `fs::read` gets no size from /proc and begins with small reads; the kernel opens the memory of the process for each.
+    let mut text = Vec::with_capacity(16 * 1024);
+    fs::File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Reads the calling process as /proc shows it. In a pid namespace without a /proc of its own, the numbers are those of
@@ -92,7 +117,7 @@ pub fn stat(pid: i32) -> Option<Stat> {
 /// # Errors
 /// When /proc is not mounted.
 pub fn this() -> io::Result<Stat> {
-    Stat::parse(&fs::read("/proc/self/stat")?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    read_stat("/proc/self/stat")?.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Returns every process that /proc shows now.
@@ -125,11 +150,10 @@ pub fn descendants_without(list: &[Stat], root: i32, others: &BTreeSet<i32>) -> 
 }
 
 /// Returns the ancestors of this process, beginning with the process itself.
-pub fn ancestors(list: &[Stat], pid: i32) -> Vec<Identity> {
-    let by_pid: BTreeMap<i32, &Stat> = list.iter().map(|process| (process.id.pid, process)).collect();
+pub fn ancestors(pid: i32) -> Vec<Identity> {
     let mut line = Vec::new();
     let mut next = pid;
-    while let Some(process) = by_pid.get(&next) {
+    while let Some(process) = stat(next) {
         if line.contains(&process.id) {
             break;
         }
@@ -143,7 +167,7 @@ pub fn ancestors(list: &[Stat], pid: i32) -> Vec<Identity> {
 ///
 /// A main thread that has exited shows neither, so this looks at all threads.
 pub fn carries(pid: i32, bytes: &[u8]) -> bool {
-    let holds = |path: String| fs::read(path).is_ok_and(|text| contains(&text, bytes));
+    let holds = |path: String| read_proc_file(&path).is_ok_and(|text| contains(&text, bytes));
     if holds(format!("/proc/{pid}/environ")) || holds(format!("/proc/{pid}/cmdline")) {
         return true;
     }
@@ -157,13 +181,20 @@ pub fn carries(pid: i32, bytes: &[u8]) -> bool {
     })
 }
 
-fn contains(text: &[u8], bytes: &[u8]) -> bool {
-    !bytes.is_empty() && text.windows(bytes.len()).any(|window| window == bytes)
+fn contains(mut text: &[u8], bytes: &[u8]) -> bool {
+    let Some((first, rest)) = bytes.split_first() else { return false };
+    while let Some(place) = text.iter().position(|byte| byte == first) {
+        text = text.get(place + 1..).unwrap_or_default();
+        if text.starts_with(rest) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns the arguments joined by spaces, at most 160 characters; without arguments, the name in brackets.
 pub fn command_line(process: &Stat) -> String {
-    let text = fs::read(format!("/proc/{}/cmdline", process.id.pid)).unwrap_or_default();
+    let text = read_proc_file(&format!("/proc/{}/cmdline", process.id.pid)).unwrap_or_default();
     let text: String = String::from_utf8_lossy(&text)
         .trim_end_matches('\0')
         .chars()
@@ -182,7 +213,8 @@ pub fn resolve(told: &[Identity], root: i32) -> Vec<Option<Identity>> {
     let below = descendants(&list, root);
     let mut seen: BTreeMap<(i32, u64), Identity> = BTreeMap::new();
     for id in list.iter().map(|process| process.id).filter(|id| below.contains(&id.pid)) {
-        let status = fs::read_to_string(format!("/proc/{}/status", id.pid)).unwrap_or_default();
+        let status = read_proc_file(&format!("/proc/{}/status", id.pid)).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
         for pid in pids.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
             seen.entry((pid, id.start)).or_insert(id);
@@ -273,7 +305,7 @@ mod tests {
     #[test]
     fn own_process_is_its_own_first_ancestor() {
         let id = this().unwrap().id;
-        assert_eq!(ancestors(&all(), id.pid).first(), Some(&id));
+        assert_eq!(ancestors(id.pid).first(), Some(&id));
         let parent = this().unwrap().parent;
         assert_eq!(resolve(&[id], parent), [Some(id)]);
         assert_eq!(resolve(&[id], id.pid), [None]);

@@ -157,6 +157,11 @@ impl HostSnapshot {
         }
     }
 
+    /// Adds what is in this directory now.
+    pub(crate) fn add_below(&mut self, directory: &Path) {
+        self.walk(directory, 0);
+    }
+
     fn walk(&mut self, directory: &Path, depth: u32) {
         for name in names(directory) {
             let path = directory.join(name);

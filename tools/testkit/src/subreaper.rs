@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::proc::{self, Identity};
 use crate::sweep::sweep;
-use penfold_sys::child::{Exit, Peek, peek, reap};
-use penfold_sys::signal::{SignalFd, SignalSet, block, set_mask};
+use penfold_sys::child::{Exit, PeekResult, peek_child, reap_child};
+use penfold_sys::signal::{SignalFd, SignalSet, block_signals, set_mask};
 use rustix::event::{PollFd, PollFlags};
 
 const CHLD: i32 = 17;
@@ -48,7 +48,7 @@ fn write(directory: &Path, name: &str, text: &str) -> io::Result<()> {
 
 /// Starts the owner, reaps, and ends everything when the test has finished or is gone.
 pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
-    let before = block(&SignalSet::of([CHLD]))?;
+    let before = block_signals(&SignalSet::of([CHLD]))?;
     rustix::process::setpgid(None, None)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     // Trees that attack upwards must spare this process.
@@ -58,7 +58,7 @@ pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
     owner.arg("owner").args(std::env::args_os().skip(2)).stdin(Stdio::null());
     set_mask(&before)?;
     let owner = owner.spawn()?;
-    block(&SignalSet::of([CHLD]))?;
+    block_signals(&SignalSet::of([CHLD]))?;
     let own = proc::this()?.id.pid;
     loop {
         // Before the first wait, too: a child may have ended while SIGCHLD had its default disposition.
@@ -94,17 +94,17 @@ pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
 /// Reaps all ended children, and tells whether no child is left.
 fn reap_all(place: &Place, owner: &Child) -> bool {
     loop {
-        let (pid, exit) = match peek() {
-            Ok(Peek::Ended(pid, exit)) => (pid, exit),
-            Ok(Peek::NoChild) => return true,
-            Ok(Peek::NoneEnded) | Err(_) => return false,
+        let (pid, exit) = match peek_child() {
+            Ok(PeekResult::Ended(pid, exit)) => (pid, exit),
+            Ok(PeekResult::NoChild) => return true,
+            Ok(PeekResult::NoneEnded) | Err(_) => return false,
         };
         let pid_number = pid.as_raw_nonzero().get();
         // If its owner dies first, the tool becomes a child of the subreaper.
         if u32::try_from(pid_number) != Ok(owner.id()) && tool(place).is_some_and(|id| id.pid == pid_number) {
             drop(write(&place.directory, "tool-exit", &told(exit)));
         }
-        if reap(pid).is_err() {
+        if reap_child(pid).is_err() {
             return false;
         }
     }

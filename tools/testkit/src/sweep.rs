@@ -20,7 +20,10 @@ pub fn living(root: i32, cookie: &str) -> Vec<Stat> {
     let below: BTreeSet<i32> = proc::descendants(&list, root);
     list.into_iter()
         .filter(|process| process.id.pid != root && process.id.pid != own && !process.is_dead())
-        .filter(|process| below.contains(&process.id.pid) || proc::carries(process.id.pid, cookie.as_bytes()))
+        .filter(|process| {
+            let carries = || !process.is_kernel_thread && proc::carries(process.id.pid, cookie.as_bytes());
+            below.contains(&process.id.pid) || carries()
+        })
         .collect()
 }
 

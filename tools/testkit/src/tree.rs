@@ -382,7 +382,7 @@ impl Tree {
     fn chain(&self) -> Result<Vec<Handle>, TreeError> {
         let leader = self.members.first().map_or(0, |leader| leader.id.pid);
         let outside = [Some(self.subreaper_id), self.owner()];
-        let line = proc::ancestors(&proc::all(), leader);
+        let line = proc::ancestors(leader);
         let inside = line.into_iter().skip(1).take_while(|&id| !outside.contains(&Some(id)));
         let chain: Vec<Option<Handle>> = inside.map(Handle::open).collect::<io::Result<_>>()?;
         let chain: Vec<Handle> = chain.into_iter().flatten().collect();
@@ -481,7 +481,7 @@ impl Drop for Tree {
 fn hostile(testkit: &Path, entry: &Entry, directory: &Path, cookie: &str, own: i32) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![testkit.into(), "hostile".into(), entry.name.into()];
     words.extend(["--ready".into(), directory.join("ready").into(), "--cookie".into(), cookie.into()]);
-    let spare: Vec<String> = proc::ancestors(&proc::all(), own).iter().map(ToString::to_string).collect();
+    let spare: Vec<String> = proc::ancestors(own).iter().map(ToString::to_string).collect();
     words.extend(["--spare".into(), spare.join(",").into()]);
     words
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::Limits;
 use super::error::LimitError;
-use super::subtree::read;
+use super::subtree::read_control_file;
 use crate::dir;
 use crate::leaf::Leaf;
 
@@ -55,7 +55,7 @@ impl Leaf {
 
     fn hold(&self, name: &CStr, text: &str) -> Result<(), LimitError> {
         let path = || self.path().join(name.to_string_lossy().as_ref());
-        dir::write(self.dir(), name, text.as_bytes()).map_err(|errno| LimitError::Write {
+        dir::write_control_file(self.dir(), name, text.as_bytes()).map_err(|errno| LimitError::Write {
             text: text.to_owned(),
             path: path(),
             source: errno.into(),
@@ -73,8 +73,8 @@ impl Leaf {
 }
 
 /// Reads the limits of one cgroup. A cgroup without a controller has no limit of that kind.
-pub(super) fn of(dir: &Path) -> Result<Limits, LimitError> {
-    let value = |name: &str| match read(&dir.join(name)) {
+pub(super) fn read_limits(dir: &Path) -> Result<Limits, LimitError> {
+    let value = |name: &str| match read_control_file(&dir.join(name)) {
         Ok(text) => Ok(Some(text)),
         Err(LimitError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -97,7 +97,7 @@ fn per_second(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::place::LeafPlace;
 
     const LIMITS: Limits = Limits {
         memory_bytes: Some((64 << 20) + 5),
@@ -107,7 +107,7 @@ mod tests {
 
     /// A leaf on an ordinary file system, with these files.
     fn leaf(root: &Path, files: &[(&str, &str)]) -> Leaf {
-        let leaf = Leaf::create(&Place::fake(root), "leaf").unwrap();
+        let leaf = Leaf::create(&LeafPlace::fake(root), "leaf").unwrap();
         for (name, text) in files {
             std::fs::write(leaf.path().join(name), text).unwrap();
         }
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn a_cgroup_without_a_controller_has_no_limit() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(of(root.path()).unwrap(), Limits::default());
+        assert_eq!(read_limits(root.path()).unwrap(), Limits::default());
         std::fs::write(root.path().join("memory.max"), "max\n").unwrap();
         std::fs::write(root.path().join("pids.max"), "17\n").unwrap();
-        assert_eq!(of(root.path()).unwrap(), Limits { pids: Some(17), ..Limits::default() });
+        assert_eq!(read_limits(root.path()).unwrap(), Limits { pids: Some(17), ..Limits::default() });
     }
 }

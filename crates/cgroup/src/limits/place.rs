@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::controller::Controller;
 use super::error::LimitError;
-use super::subtree::{enable, support};
+use super::subtree::{controllers_to_enable, enable_controllers};
 use super::{Limits, files};
 use crate::dir;
 use crate::membership::Membership;
-use crate::place::{CallerCgroup, NoPlace, Place};
+use crate::place::{CallerCgroup, LeafPlace, NoPlace};
 
 /// The beginning of the name of each leaf of a sandbox or an exec.
 pub const LEAF_PREFIX: &str = "penfold-";
@@ -20,7 +20,7 @@ pub const LEAF_PREFIX: &str = "penfold-";
 /// A place for a leaf with limits.
 #[derive(Debug)]
 pub struct LimitedPlace {
-    place: Place,
+    place: LeafPlace,
     limits: Limits,
     missing: Vec<Controller>,
 }
@@ -31,7 +31,7 @@ impl LimitedPlace {
         let own = own_cgroup()?;
         on_v2(&own, wanted)?;
         let choice = choose(locate(&own)?, wanted, is_delegated)?;
-        Ok(Self { place: Place::open(choice.at)?, limits: choice.limits, missing: choice.missing })
+        Ok(Self { place: LeafPlace::open(choice.at)?, limits: choice.limits, missing: choice.missing })
     }
 
     /// Checks that a leaf with these limits can be made in a scope, which has no processes of its own. Changes nothing.
@@ -39,9 +39,9 @@ impl LimitedPlace {
     /// `caller` is the text of `/proc/<pid>/cgroup` of the caller, whose limits hold for the leaf too.
     pub fn in_scope(scope: &Path, caller: &[u8], wanted: &Limits) -> Result<Self, LimitError> {
         on_v2(caller, wanted)?;
-        let place = Place::at(scope)?;
+        let place = LeafPlace::at(scope)?;
         let limits = wanted.stricter(limits_of(&locate(caller)?.path, scope)?);
-        let missing = support(scope, limits.controllers())?;
+        let missing = controllers_to_enable(scope, limits.controllers())?;
         Ok(Self { place, limits, missing })
     }
 
@@ -56,8 +56,8 @@ impl LimitedPlace {
     }
 
     /// Enables the controllers for leaves. They stay enabled: other cgroups may use them by now.
-    pub fn enable(self) -> Result<Place, LimitError> {
-        enable(self.place.path(), &self.missing)?;
+    pub fn enable(self) -> Result<LeafPlace, LimitError> {
+        enable_controllers(self.place.path(), &self.missing)?;
         Ok(self.place)
     }
 }
@@ -82,7 +82,7 @@ fn own_cgroup() -> Result<Vec<u8>, NoPlace> {
 fn locate(cgroup: &[u8]) -> Result<CallerCgroup, NoPlace> {
     let mountinfo = dir::read_proc(c"/proc/self/mountinfo")
         .map_err(|errno| NoPlace::Io { path: PathBuf::from("/proc/self/mountinfo"), source: errno.into() })?;
-    Place::locate(&mountinfo, cgroup)
+    LeafPlace::locate(&mountinfo, cgroup)
 }
 
 /// A controller is either with cgroup v1 or with cgroup2, on the whole host.
@@ -102,13 +102,13 @@ struct Choice {
 
 /// Chooses between the own cgroup and the one above.
 fn choose(own: CallerCgroup, wanted: &Limits, is_delegated: fn(&Path) -> bool) -> Result<Choice, LimitError> {
-    let refused = match support(&own.path, wanted.controllers()) {
+    let refused = match controllers_to_enable(&own.path, wanted.controllers()) {
         Ok(missing) => return Ok(Choice { at: own, limits: *wanted, missing }),
         Err(error) => error,
     };
     let Some(above) = above(&own, is_delegated) else { return Err(refused) };
     let limits = wanted.stricter(limits_of(&own.path, &above.path)?);
-    let missing = support(&above.path, limits.controllers())?;
+    let missing = controllers_to_enable(&above.path, limits.controllers())?;
     Ok(Choice { at: above, limits, missing })
 }
 
@@ -153,7 +153,7 @@ fn is_unit(name: &str) -> bool {
 fn limits_of(own: &Path, other: &Path) -> Result<Limits, LimitError> {
     own.ancestors()
         .take_while(|cgroup| !other.starts_with(cgroup))
-        .try_fold(Limits::default(), |limits, cgroup| Ok(limits.stricter(files::of(cgroup)?)))
+        .try_fold(Limits::default(), |limits, cgroup| Ok(limits.stricter(files::read_limits(cgroup)?)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::support::{Cleanup, gone, members, name, notified, place, state};
-use penfold_cgroup::{Error, Leaf, Place};
+use penfold_cgroup::{CgroupError, Leaf, LeafPlace};
 use penfold_process::ProcFs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -83,11 +83,11 @@ fn create_refuses_what_exists_and_what_is_no_name() {
     let _cleanup = Cleanup::of(&leaf);
     let last = leaf.path().file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
     match Leaf::create(&place, &last) {
-        Err(Error::Create { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::AlreadyExists),
+        Err(CgroupError::Create { source, .. }) => assert_eq!(source.kind(), io::ErrorKind::AlreadyExists),
         other => panic!("{other:?}"),
     }
     for name in ["", ".", "..", "a/b", "/", "a\nb"] {
-        assert!(matches!(Leaf::create(&place, name), Err(Error::Name { .. })), "{name:?}");
+        assert!(matches!(Leaf::create(&place, name), Err(CgroupError::Name { .. })), "{name:?}");
     }
 }
 
@@ -102,9 +102,9 @@ fn open_refuses_links_and_other_file_systems() {
     let through = Leaf::open(&link);
     let below = Leaf::open(&link.join("x"));
     std::fs::remove_file(&link).expect("the link");
-    assert!(matches!(through, Err(Error::Open { .. })), "{through:?}");
-    assert!(matches!(below, Err(Error::Open { .. })), "{below:?}");
-    assert!(matches!(Leaf::open(&std::env::temp_dir()), Err(Error::NotCgroup2 { .. })));
+    assert!(matches!(through, Err(CgroupError::Open { .. })), "{through:?}");
+    assert!(matches!(below, Err(CgroupError::Open { .. })), "{below:?}");
+    assert!(matches!(Leaf::open(&std::env::temp_dir()), Err(CgroupError::NotCgroup2 { .. })));
 }
 
 /// spec: 1.6
@@ -221,7 +221,7 @@ fn a_leaf_can_be_a_place() {
     let Some(place) = place() else { return };
     let leaf = Leaf::create(&place, &name()).expect("a leaf");
     let _cleanup = Cleanup::of(&leaf);
-    let inner = Place::at(leaf.path()).expect("a place");
+    let inner = LeafPlace::at(leaf.path()).expect("a place");
     assert_eq!(inner.cgroup(), leaf.cgroup());
     let below = Leaf::create(&inner, "below").expect("a leaf in a leaf");
     assert!(below.cgroup().ends_with("/below"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penfold_cgroup::{Membership, NoPlace, Place, mountinfo};
+use penfold_cgroup::{LeafPlace, Membership, NoPlace, mountinfo};
 
 macro_rules! host {
     ($name:literal) => {
@@ -14,14 +14,14 @@ macro_rules! host {
 }
 
 fn located((mounts, cgroup): (&[u8], &[u8])) -> Result<(String, String), NoPlace> {
-    let located = Place::locate(mounts, cgroup)?;
+    let located = LeafPlace::locate(mounts, cgroup)?;
     Ok((located.path.to_string_lossy().into_owned(), located.cgroup))
 }
 
 fn is_at(host: (&[u8], &[u8]), path: &str, cgroup: &str) {
     let expected = (path.to_owned(), cgroup.to_owned());
     assert_eq!(located(host).expect("a place"), expected);
-    mountinfo::parse(host.0).expect("every recorded line has the documented shape");
+    mountinfo::parse_mountinfo(host.0).expect("every recorded line has the documented shape");
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn v1_controllers_are_found_by_name() {
 #[test]
 fn the_short_way_leads_where_the_list_of_mounts_does() {
     let read = |path: &str| std::fs::read(path).expect("every Linux has it");
-    let listed = Place::find(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
-    match (Place::find_here(), listed) {
+    let listed = LeafPlace::find(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
+    match (LeafPlace::find_here(), listed) {
         (Ok(here), Ok(listed)) => {
-            let inode = |place: &Place| rustix::fs::fstat(place.dir()).expect("open").st_ino;
+            let inode = |place: &LeafPlace| rustix::fs::fstat(place.dir()).expect("open").st_ino;
             assert_eq!(inode(&here), inode(&listed));
             assert_eq!(here.cgroup(), listed.cgroup());
         }

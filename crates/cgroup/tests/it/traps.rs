@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::support::{Cleanup, members, name, place, state};
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs};
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 use rustix::process::{WaitOptions, waitpid};
 
 /// Forks a child that joins the leaf, starts a thread and ends its main thread.
 fn zombie_leader(leaf: &Leaf) -> Pid {
     match penfold_sys::fork().expect("one thread") {
-        Forked::Parent(pid) => pid,
-        Forked::Child => {
+        ForkSide::Parent(pid) => pid,
+        ForkSide::Child => {
             if let Ok(file) = leaf.processes_file()
                 && rustix::io::write(&file, b"0").is_ok()
             {
@@ -63,8 +63,8 @@ fn kill_misses_zombie_leader_and_kill_again_does_not() {
 fn cloned_into(leaf: &Leaf) -> Option<i32> {
     let namespaces = penfold_sys::launch::Namespaces::default();
     match penfold_sys::launch::clone_process(namespaces, Some(leaf.dir())).expect("a clone") {
-        Forked::Child => std::process::exit(7),
-        Forked::Parent(pid) => {
+        ForkSide::Child => std::process::exit(7),
+        ForkSide::Parent(pid) => {
             let (_, status) =
                 waitpid(Some(pid), WaitOptions::empty()).expect("our child").expect("it has ended");
             status.exit_status()

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::name;
 use penfold_cgroup::mountinfo;
-use penfold_cgroup::v1freezer::{Release, V1Freezer};
+use penfold_cgroup::v1freezer::{FreezerRelease, V1Freezer};
 use penfold_process::{Pid, ProcFs, Process, Signal};
 
 /// A frozen v1 cgroup and its members; thawed and removed at the end.
@@ -55,7 +55,7 @@ impl Drop for Ice {
 #[test]
 fn release_thaws_one_and_not_its_neighbour() {
     let text = std::fs::read("/proc/self/mountinfo").expect("mounts");
-    let mount = mountinfo::parse(&text)
+    let mount = mountinfo::parse_mountinfo(&text)
         .expect("mounts")
         .into_iter()
         .rfind(|mount| mount.fs_type == "cgroup" && mount.has_option("freezer"));
@@ -72,20 +72,20 @@ fn release_thaws_one_and_not_its_neighbour() {
     let mut proc = ProcFs::open().expect("/proc");
     let process = Process::open(&mut proc, released).expect("open").expect("alive");
 
-    assert_eq!(freezer.release(&mut proc, &process).expect("a look"), Release::NotFrozen);
+    assert_eq!(freezer.release(&mut proc, &process).expect("a look"), FreezerRelease::NotFrozen);
     assert_eq!(ice.members(), 2, "who is not frozen is left where it is");
 
     ice.set("FROZEN");
     process.signal(Signal::KILL).expect("a signal");
     assert!(!process.has_exited().expect("poll"), "SIGKILL does not end a frozen process");
-    assert_eq!(freezer.release(&mut proc, &process).expect("a move"), Release::Released);
+    assert_eq!(freezer.release(&mut proc, &process).expect("a move"), FreezerRelease::Released);
     wait_until("ended", || process.has_exited().expect("poll"));
 
-    assert_eq!(freezer.release(&mut proc, &process).expect("a look"), Release::NotFrozen);
+    assert_eq!(freezer.release(&mut proc, &process).expect("a look"), FreezerRelease::NotFrozen);
     let text = std::fs::read_to_string(ice.path.join("freezer.state")).expect("state");
     assert_eq!(text.trim(), "FROZEN");
     assert_eq!(ice.members(), 1, "the neighbour {neighbour} stays frozen");
 
     let own = Process::open(&mut proc, rustix::process::getpid()).expect("open").expect("alive");
-    assert_eq!(freezer.release(&mut proc, &own).expect("a look"), Release::NotFrozen);
+    assert_eq!(freezer.release(&mut proc, &own).expect("a look"), FreezerRelease::NotFrozen);
 }

@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use penfold_launch::env_file::read_env_files;
 
-use super::env_file;
 use crate::failure::{Failure, FailureKind};
 use crate::value::{self, EnvSetting, Signal};
-
-/// The time between the polite signal and SIGKILL without `--grace`.
-pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 /// The flags that `run` and `exec` share.
 #[derive(Args, Clone, Debug)]
@@ -76,7 +73,7 @@ impl Bounds {
     /// # Errors
     /// When a file cannot be read, or has a line that sets no variable.
     pub(crate) fn env(&self) -> Result<Vec<EnvSetting>, Failure> {
-        let mut settings = env_file::settings(&self.env_file)?;
+        let mut settings = read_env_files(&self.env_file)?;
         settings.extend(self.env.iter().cloned());
         Ok(settings)
     }

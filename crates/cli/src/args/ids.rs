@@ -1,7 +1,7 @@
 //! The arguments that select sandboxes: ids, names, `-`, `--all` and `--filter`.
 
 use clap::Args;
-use penfold_control::View;
+use penfold_control::SandboxView;
 use penfold_state::Id;
 use penfold_state::state::Status;
 
@@ -57,7 +57,7 @@ impl Filters {
     }
 
     /// Whether a sandbox passes the filters.
-    pub(crate) fn match_all(&self, view: &View) -> bool {
+    pub(crate) fn match_all(&self, view: &SandboxView) -> bool {
         self.filters.iter().all(|wanted| {
             let same_key = |other: &&Filter| std::mem::discriminant(*other) == std::mem::discriminant(wanted);
             // A sandbox has several labels, so the labels of the filters are not alternatives.
@@ -82,7 +82,7 @@ impl std::fmt::Display for Filter {
 }
 
 impl Filter {
-    fn matches(&self, view: &View) -> bool {
+    fn matches(&self, view: &SandboxView) -> bool {
         match self {
             Filter::Id(prefix) => !prefix.is_empty() && view.id.starts_with(prefix.as_str()),
             Filter::Name(name) => view.name.as_ref() == Some(name),

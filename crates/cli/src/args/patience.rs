@@ -6,9 +6,6 @@ use clap::Args;
 
 use crate::value;
 
-/// The time without `--patience`.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-
 /// `--patience` with a default, for verbs that start sandboxes or end foreign processes.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Patience {

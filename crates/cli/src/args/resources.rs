@@ -4,10 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use penfold_resource::request::{
-    MountRequest, Network, OwnRequest, Place, Request, Sockets, TapRequest, Workspace,
-};
-use penfold_resource::{Cidr, Owner, Planned};
+use penfold_resource::Cidr;
+use penfold_resource::request::{MountRequest, Network, OwnRequest, Request, Sockets, TapRequest, Workspace};
 
 use crate::failure::{Failure, FailureKind};
 
@@ -100,36 +98,4 @@ impl ResourceArgs {
             }
         })
     }
-}
-
-/// The variable with the directory of sockets.
-pub(crate) const SOCKETS_VARIABLE: &str = "PENFOLD_SOCKETS";
-
-/// The resources of a sandbox, and the variables of its command that name them.
-pub(crate) struct Plan {
-    pub(crate) planned: Vec<Planned>,
-    pub(crate) variables: Vec<(&'static str, PathBuf)>,
-    /// The working directory, if there is a workspace.
-    pub(crate) workspace: Option<PathBuf>,
-}
-
-/// Chooses the names and paths of all resources.
-pub(crate) fn plan(request: &Request, owner: &Owner, place: &Place) -> Result<Plan, Failure> {
-    let planned = request
-        .plan(owner, place)
-        .map_err(|error| Failure::new(FailureKind::NotStarted, penfold_state::error_chain(&error)))?;
-    let mut variables = Vec::new();
-    if let Some(sockets) = &request.sockets {
-        let path = sockets.path.clone().unwrap_or_else(|| place.short.join(&owner.id));
-        variables.push((SOCKETS_VARIABLE, path));
-    }
-    for planned in &planned {
-        match planned {
-            Planned::Netns(netns) => variables.push(("PENFOLD_NETNS", netns.name.clone().into())),
-            Planned::Tap(tap) => variables.push(("PENFOLD_TAP", tap.name.clone().into())),
-            _ => {}
-        }
-    }
-    let workspace = request.workspace.as_ref().map(|workspace| workspace.path.clone());
-    Ok(Plan { planned, variables, workspace })
 }

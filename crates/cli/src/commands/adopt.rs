@@ -9,7 +9,7 @@ use clap::Args;
 use penfold_control::Resolver;
 use penfold_process::{Pid, ProcessId, Stat};
 use penfold_state::{Contain, Detach, Id, Ipc, Limits, OwnerExit, Spec, StartFailure};
-use penfold_supervisor::Detached;
+use penfold_supervisor::DetachedStart;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -88,12 +88,12 @@ pub(super) fn make(
     root: ProcessId,
     failed: &dyn Fn(FailureKind) -> Failure,
 ) -> Result<u8, Failure> {
-    let launcher =
-        penfold_supervisor::adopt(spec, root).map_err(|error| failed(FailureKind::Other).because(error))?;
+    let launcher = penfold_supervisor::adopt_process_tree(spec, root)
+        .map_err(|error| failed(FailureKind::Other).because(error))?;
     let id = launcher.id();
     let outcome = match launcher.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
-        Detached::Over(outcome) => outcome,
-        Detached::Running(launcher) => {
+        DetachedStart::Over(outcome) => outcome,
+        DetachedStart::Running(launcher) => {
             launcher.detach().map_err(|error| failed(FailureKind::Other).because(error))?;
             // The sandbox keeps running: `penfold ps` shows its id.
             if let Err(error) = output::data(format!("{id}\n").as_bytes()) {

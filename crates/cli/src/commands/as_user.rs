@@ -4,18 +4,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use penfold_state::{Identity, USER_SCRATCH};
+use penfold_launch::user::AS_USER;
+use penfold_state::USER_SCRATCH;
 use penfold_sys::launch::Credentials;
 use rustix::io::Errno;
 
 use crate::args::usage;
 use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{execute, surroundings, variables};
+use crate::{execute, variables};
 
 /// The verb `as-user`.
 pub(crate) const VERB: Verb = Verb {
-    name: "as-user",
+    name: AS_USER,
     aliases: &[],
     about: "Become another user, and a command",
     description: "Becomes another user, and then the command, for `penfold run --user`.",
@@ -28,21 +29,6 @@ pub(crate) const VERB: Verb = Verb {
     places: Places::Here,
     call: |_, matches| as_user(&usage::read(&VERB, matches)?),
 };
-
-/// The words in front of a command that make it run as this user; `scratch` if it gets a scratch directory.
-pub(super) fn words(user: &Identity, scratch: bool) -> Vec<OsString> {
-    let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
-    let mut words: Vec<OsString> = vec![
-        surroundings::program().into(),
-        VERB.name.into(),
-        format!("--uid={}", user.uid).into(),
-        format!("--gid={}", user.gid).into(),
-        format!("--groups={}", groups.join(",")).into(),
-    ];
-    words.extend(scratch.then(|| "--scratch".into()));
-    words.push("--".into());
-    words
-}
 
 #[derive(Args, Clone, Debug)]
 struct AsUserArgs {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use penfold_client::{Client, Method, ServerAddress};
+use penfold_launch::stop_channel::ASK_VMM;
 use rustix::fs::{FileType, Mode, OFlags};
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ use crate::failure::{Failure, FailureKind, OrFail as _};
 
 /// The verb `ask-vmm`.
 pub(crate) const VERB: Verb = Verb {
-    name: "ask-vmm",
+    name: ASK_VMM,
     aliases: &[],
     about: "Ask a virtual machine monitor to end its guest",
     description: "Sends one request to the API socket of a virtual machine monitor, for `penfold run --profile vmm`.",

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use penfold_control::{ANSWER, Client};
+use penfold_control::{ANSWER, SupervisorClient};
 use penfold_state::Outcome;
-use penfold_state::wire::{Answer, Received, Request};
+use penfold_state::wire::{Answer, ReceiveResult, Request};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -71,7 +71,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let mut attached = AttachClient::take(client)?;
     let id = attached.client.id().to_owned();
     let failed = |error: io::Error| failed(&id, error);
-    let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
+    let _ = signal::block_signals(&SignalSet::of([Signal::WINCH.as_raw()]));
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
@@ -123,7 +123,7 @@ fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
         let known = find::resolver(global).resolve(id).ok()?;
         let leader = known.record?.state().ok()??.leader?;
         // The leader of a sandbox with a terminal leads the session of that terminal.
-        Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())
+        Some(leader.pid.as_raw_pid() == penfold_sys::fork::own_session())
     };
     if !surroundings::outer_sandboxes().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
         return Ok(());
@@ -148,14 +148,14 @@ fn conclude(global: &Global, outcome: &Outcome, id: &str) -> Result<u8, Failure>
 
 /// A connection to the terminal of a sandbox.
 struct AttachClient {
-    client: Client,
+    client: SupervisorClient,
     stream: OwnedFd,
     /// The outcome, if the sandbox ended during the request.
     outcome: Option<Box<Outcome>>,
 }
 
 impl AttachClient {
-    fn take(client: Client) -> Result<AttachClient, Failure> {
+    fn take(client: SupervisorClient) -> Result<AttachClient, Failure> {
         let id = client.id().to_owned();
         let (stream, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -195,8 +195,8 @@ fn failed(id: &str, error: io::Error) -> Failure {
 
 /// Reads the pending answers, so that the socket's queue does not fill up. The outcome can arrive at any time, also while
 /// a request waits for its answer.
-fn read_answers(client: &Client, outcome: &mut Option<Box<Outcome>>) {
-    while let Ok(Received::Message(answer)) = client.take() {
+fn read_answers(client: &SupervisorClient, outcome: &mut Option<Box<Outcome>>) {
+    while let Ok(ReceiveResult::Message(answer)) = client.take() {
         if let Answer::Outcome(received) = answer {
             *outcome = Some(received);
         }
@@ -204,13 +204,13 @@ fn read_answers(client: &Client, outcome: &mut Option<Box<Outcome>>) {
 }
 
 /// Waits for the outcome of the sandbox; `None` if the supervisor closes the connection without one.
-fn outcome(client: &Client) -> io::Result<Option<Outcome>> {
+fn outcome(client: &SupervisorClient) -> io::Result<Option<Outcome>> {
     loop {
         match client.take().map_err(io::Error::other)? {
-            Received::Message(Answer::Outcome(outcome)) => return Ok(Some(*outcome)),
-            Received::Message(_) => {}
-            Received::End => return Ok(None),
-            Received::Nothing => {
+            ReceiveResult::Message(Answer::Outcome(outcome)) => return Ok(Some(*outcome)),
+            ReceiveResult::Message(_) => {}
+            ReceiveResult::End => return Ok(None),
+            ReceiveResult::Nothing => {
                 let mut fds = [PollFd::new(client, PollFlags::IN)];
                 rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
             }

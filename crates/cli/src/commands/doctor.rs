@@ -81,11 +81,11 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let unwritten = |error: WriteError| Failure::from(error).with_kind(FailureKind::ChecksFailed);
     let root = surroundings::root(global);
     // Leaks first: the checks of the host create cgroups and directories that are no leaks.
-    let survey = leaks::look(&root, &[surroundings::temporary()])
+    let survey = leaks::find_leaks(&root, &[surroundings::temporary()])
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
-    let mut abilities =
-        host_checks::look(&root, makeshift).or_fail(FailureKind::ChecksFailed, "cannot check this host")?;
+    let mut abilities = host_checks::check_host(&root, makeshift)
+        .or_fail(FailureKind::ChecksFailed, "cannot check this host")?;
     if let Some(trial) = scope::trial() {
         abilities.add_scope(&trial);
     }
@@ -95,7 +95,7 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let (fine, works) = (!worst(&[State::Warn, State::Fail]), !worst(&[State::Fail]));
     let strays = if args.foreign {
         Some(
-            foreign::look(&surroundings::protected(global))
+            foreign::find_foreign_trees(&surroundings::protected(global))
                 .or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?,
         )
     } else {

@@ -5,17 +5,20 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use clap::{ArgAction, Args};
-use penfold_process::quoted;
-use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
-use penfold_state::time::rfc3339;
+use penfold_process::quote_words;
+use penfold_state::cause_word;
+use penfold_state::events::{
+    Event, EventEntry, EventKind, EventPosition, EventReader, EventSubject, EventWaitEnd, KINDS,
+};
+use penfold_state::time::format_rfc3339;
 
 use crate::args::verb::{Global, Places, Verb};
 use crate::args::{ids, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::text::lines::{self, count};
+use crate::text::requester;
 use crate::text::time::{Since, since};
-use crate::text::{requester, template};
 use crate::value::Invalid;
 use crate::{exit_codes, surroundings};
 
@@ -111,29 +114,29 @@ const BUFFER: usize = 64 << 10;
 /// Shows past events, then follows new ones unless `--no-follow` is given.
 pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
     let root = surroundings::root(global);
-    let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
+    let from = if args.no_follow || args.since.is_some() { EventPosition::Start } else { EventPosition::End };
     let since = args.since.map_or(0, Since::nanoseconds);
-    let mut reader = Reader::open(Path::new(&root), from)?;
+    let mut reader = EventReader::open(Path::new(&root), from)?;
     let stdout = io::stdout();
     loop {
         show(global, args, since, &mut reader)?;
-        if args.no_follow || reader.wait(Some(stdout.as_fd()))? == Waited::HungUp {
+        if args.no_follow || reader.wait(Some(stdout.as_fd()))? == EventWaitEnd::HungUp {
             return Ok(exit_codes::SUCCESS);
         }
     }
 }
 
 /// Shows the events that can be read now.
-fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> Result<(), Failure> {
+fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut EventReader) -> Result<(), Failure> {
     let mut text = Vec::new();
     let mut skipped = 0;
     while let Some(entry) = reader.next_entry()? {
         match entry {
-            Entry::Event(event) if event.time_ns >= since && is_wanted(&event, args) => {
+            EventEntry::Event(event) if event.time_ns >= since && is_wanted(&event, args) => {
                 add(&event, args.json, &mut text)?;
             }
-            Entry::Event(_) => {}
-            Entry::Skipped => skipped += 1,
+            EventEntry::Event(_) => {}
+            EventEntry::Skipped => skipped += 1,
         }
         if text.len() >= BUFFER {
             output::data(&text)?;
@@ -158,7 +161,7 @@ fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
     if matches!(event.what, EventKind::TeardownStep { .. }) && !asked {
         return false;
     }
-    let About { id, name, labels, life: _ } = &event.about;
+    let EventSubject { id, name, labels, life: _ } = &event.about;
     let matches = |filter: &Filter| match filter {
         Filter::Id(prefix) => id.starts_with(prefix),
         Filter::Name(wanted) => name.as_ref() == Some(wanted),
@@ -179,8 +182,8 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
     if json {
         text.extend(event.to_json().map_err(WriteError::Json)?);
     } else {
-        let time = rfc3339(event.time_ns);
-        let About { id, name, .. } = &event.about;
+        let time = format_rfc3339(event.time_ns);
+        let EventSubject { id, name, .. } = &event.about;
         let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let mut line = String::new();
         // Members of the same user can write to the event file, so the text is escaped.
@@ -194,17 +197,17 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
 /// The details of an event as text.
 fn details(what: &EventKind) -> String {
     match what {
-        EventKind::Start { command, .. } => quoted(command),
-        EventKind::Exec { number, command } => format!("{number}: {}", quoted(command)),
+        EventKind::Start { command, .. } => quote_words(command),
+        EventKind::Exec { number, command } => format!("{number}: {}", quote_words(command)),
         EventKind::Exit { exit, cause, status } => {
-            let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
-            format!("{status} ({exit}), cause {}", template::cause(*cause))
+            let exit = exit.map_or_else(|| "?".to_owned(), |exit| exit.to_string());
+            format!("{status} ({exit}), cause {}", cause_word(*cause))
         }
         EventKind::Stop { cause, grace_ms: Some(ms), by } => {
-            format!("cause {}{}, grace {ms} ms", template::cause(*cause), requester::words(by.as_deref()))
+            format!("cause {}{}, grace {ms} ms", cause_word(*cause), requester::words(by.as_deref()))
         }
         EventKind::Stop { cause, grace_ms: None, by } => {
-            format!("cause {}{}, killed at once", template::cause(*cause), requester::words(by.as_deref()))
+            format!("cause {}{}, killed at once", cause_word(*cause), requester::words(by.as_deref()))
         }
         EventKind::TeardownStep { step, took_us, error, .. } => {
             let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
@@ -220,7 +223,7 @@ fn details(what: &EventKind) -> String {
             format!("{outcome}: {what}{reason}")
         }
         EventKind::Lost { exit, verified, survivors, by } => {
-            let exit = exit.map_or_else(|| "exit not known".to_owned(), template::exit);
+            let exit = exit.map_or_else(|| "exit not known".to_owned(), |exit| exit.to_string());
             if *verified {
                 format!("{exit}, verified gone{}", requester::words(by.as_deref()))
             } else {
@@ -228,7 +231,7 @@ fn details(what: &EventKind) -> String {
             }
         }
         EventKind::NoRestart { reason } => reason.clone(),
-        EventKind::Adopted { pid, command } => format!("pid {pid}: {}", quoted(command)),
+        EventKind::Adopted { pid, command } => format!("pid {pid}: {}", quote_words(command)),
     }
 }
 

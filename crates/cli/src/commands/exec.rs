@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_control::execs::{ExecError, ExecReply, exec_reply, send_exec};
-use penfold_control::{ANSWER, Client, ClientError};
+use penfold_control::{ANSWER, SupervisorClient, SupervisorClientError};
+use penfold_launch::user::{User, as_user_words, find_user};
 use penfold_state::record;
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 use penfold_state::{ExecSpec, Files, Outcome};
 use penfold_supervisor::{Launcher, LauncherError};
 use penfold_sys::signal::{self, SignalSet};
@@ -21,10 +22,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Signal, Uid};
 use rustix::termios::tcsetwinsize;
 
-use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
-use crate::args::user::{User, UserArgs, find_user};
+use crate::args::user::UserArgs;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
@@ -33,7 +33,7 @@ use crate::sandboxes::connect::connect;
 use crate::sandboxes::on_server::OnServer;
 use crate::text::summary;
 use crate::value::EnvSetting;
-use crate::{exit_codes, output, variables};
+use crate::{exit_codes, output, surroundings, variables};
 
 /// The verb `exec`.
 pub(crate) const VERB: Verb = Verb {
@@ -115,14 +115,14 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let unseen = |error: Box<dyn Error>| refused(error).with_kind(FailureKind::Unverified);
     let failed = |error: ExecError| match error {
         ExecError::Refused(reason) => refused(reason.into()),
-        ExecError::Client(ClientError::Ended { .. }) => refused(ENDED.into()),
+        ExecError::Client(SupervisorClientError::Ended { .. }) => refused(ENDED.into()),
         ExecError::Client(error) => refused(error.into()),
         ExecError::Unanswered(error) => unseen(error.into()),
         error => refused(error.into()),
     };
     // SIGINT and SIGTERM stay pending until they can be forwarded: after the request they must not kill this process,
     // because then the command would end without a polite signal.
-    let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
+    let mask = signal::block_signals(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
     send_exec(&client, &files, &spec, command, &streams).map_err(failed)?;
     let reply = await_reply(&client, &files, mask).map_err(failed)?;
     drop(stdio);
@@ -149,10 +149,14 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
 
 /// Waits for the answer of the supervisor. Signals stay blocked for [`SIGNALS_BLOCKED`] at most: after that this function
 /// restores the caller's `mask`, so that Ctrl-C works while a supervisor is slow.
-fn await_reply(client: &Client, files: &Files, mask: Option<SignalSet>) -> Result<ExecReply, ExecError> {
+fn await_reply(
+    client: &SupervisorClient,
+    files: &Files,
+    mask: Option<SignalSet>,
+) -> Result<ExecReply, ExecError> {
     let until = Instant::now() + ANSWER;
     let mut message = client.answer(Instant::now() + SIGNALS_BLOCKED);
-    if let (Err(ClientError::Silent { .. }), Some(mask)) = (&message, mask) {
+    if let (Err(SupervisorClientError::Silent { .. }), Some(mask)) = (&message, mask) {
         let _ = signal::set_mask(&mask);
         message = client.answer(until);
     }
@@ -177,7 +181,7 @@ fn wait(
     let over = eventfd(0, EventfdFlags::CLOEXEC).ok();
     let end = over.as_ref().and_then(|over| over.try_clone().ok());
     let copy = move || {
-        let _ = signal::block(&SignalSet::of(1..=64));
+        let _ = signal::block_signals(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
         let relay = Relay { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over };
         relay.run(|size| {
@@ -225,17 +229,17 @@ fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> ExecSp
     ExecSpec {
         schema: record::SCHEMA,
         command: user
-            .map(|user| as_user::words(&user.identity, false))
+            .map(|user| as_user_words(&surroundings::program(), &user.identity, false))
             .into_iter()
             .flatten()
             .chain(command.iter().cloned())
             .collect(),
         environment,
         directory: workdir.clone(),
-        timeout_ms: bounds.timeout().map(millis),
+        timeout_ms: bounds.timeout().map(whole_millis),
         signal: bounds.signal(),
         as_sandbox: bounds.leaves_signal(),
-        grace_ms: millis(*grace),
+        grace_ms: whole_millis(*grace),
         terminal: *tty,
         detached: *detach,
         own_user: own_user.is_some(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 
 use crate::args::usage;
 use crate::args::verb::{Places, Verb};
@@ -47,7 +47,7 @@ fn extend(sandboxes: &impl Sandboxes, args: &ExtendArgs) -> Result<u8, Failure> 
     let sandbox = sandboxes.find(&args.id).map_err(Miss::into_failure)?;
     let id = sandboxes.shown(&sandbox).id;
     // Round up: 0 would remove the lease.
-    let ms = if args.lease.is_zero() { 0 } else { millis(args.lease).max(1) };
+    let ms = if args.lease.is_zero() { 0 } else { whole_millis(args.lease).max(1) };
     sandboxes.extend(&sandbox, ms).map_err(|error| {
         Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {id}")).because(error)
     })?;

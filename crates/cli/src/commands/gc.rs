@@ -193,7 +193,7 @@ fn watched(global: &Global, leak: Leak, collect: impl FnOnce(Leak) -> Collected)
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {
-    leaks::look(&surroundings::root(global), &[surroundings::temporary()])
+    leaks::find_leaks(&surroundings::root(global), &[surroundings::temporary()])
         .or_fail(FailureKind::Other, "cannot search this host for leaks")
 }
 

@@ -13,20 +13,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use penfold_launch::EndedSandbox;
+use penfold_launch::caller::Codes;
 use penfold_process::path_text::path_text;
 use penfold_request::{Containment, SandboxSpec};
-use penfold_state::{ExitStatus, LeftBehind, Report, ReportFile, Spec};
+use penfold_state::{ExitStatus, LeakedProcess, Report, ReportFile, Spec};
 use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
 use self::host_snapshot::HostSnapshot;
 use super::reap;
+use super::run;
 use super::run::request::millis;
-use super::run::{self, Codes};
 use crate::args::event_log::EventLogArgs;
 use crate::args::patience::Patience;
+use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
-use crate::args::{spare, usage};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::summary;
 use crate::{output, value, variables};
@@ -142,7 +144,7 @@ pub(crate) struct GuardArgs {
     #[arg(
         long,
         value_name = "RULE",
-        value_parser = spare::rule,
+        value_parser = value::spare_rule,
         help = "Leave daemons alone, and list them: NAME or PATH of the executable file, NAME:WORD with a word of the command \
             line; may be repeated"
     )]
@@ -192,7 +194,9 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     let told = tell(global, args, tests);
     if let Some(code) = args.quiet_exit.flatten() {
         // The caller has its code already. A failure is said, and changes nothing.
-        if let Err(failure) = told.and_then(|(ended, _)| ended.failure()) {
+        if let Err(failure) =
+            told.and_then(|(ended, _)| ended.failure().map_or(Ok(()), |error| Err(error.into())))
+        {
             failure.report(global.color.wanted(&std::io::stderr()));
         }
         return Ok(code);
@@ -200,7 +204,7 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     let (ended, is_leaky) = told?;
     let (passed, exit) = (has_passed(&ended), ended.outcome.report.exit);
     let is_verified = ended.outcome.report.findings.verified;
-    let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
+    let code = run::code_or_die(&ended, Codes { preserve: false, fail_on_leak: false })?;
     Ok(match exit {
         // What the tests leave changes no code.
         Some(exit) if args.quiet_exit.is_some() && !is_verified => exit.process_code(),
@@ -211,13 +215,13 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
 }
 
 /// Whether the tests ended by themselves, with 0.
-fn has_passed(ended: &run::Ended) -> bool {
+fn has_passed(ended: &EndedSandbox) -> bool {
     let report = &ended.outcome.report;
     report.cause == Cause::Exit && report.exit == Some(ExitStatus::Code(0))
 }
 
 /// Runs the tests and tells what they left. Also returns whether they leaked.
-fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, bool), Failure> {
+fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(EndedSandbox, bool), Failure> {
     let mut file = report_file(args.report.as_deref().filter(|path| !is_stdout(path)))?;
     let junit = args.junit.as_deref().filter(|path| !is_stdout(path));
     let junit = junit.map(|path| output_file(path, "the leaks")).transpose()?;
@@ -305,7 +309,7 @@ fn asked(global: &Global, args: &GuardArgs) -> SandboxSpec {
 }
 
 /// Prints the document that is asked for on standard output.
-fn print(args: &GuardArgs, report: &Report, leaks: &[LeftBehind]) -> Result<(), output::WriteError> {
+fn print(args: &GuardArgs, report: &Report, leaks: &[LeakedProcess]) -> Result<(), output::WriteError> {
     if args.report.as_deref().is_some_and(is_stdout) {
         output::json(report)?;
     }

@@ -3,7 +3,7 @@
 use std::io;
 
 use clap::Args;
-use penfold_control::View;
+use penfold_control::SandboxView;
 use penfold_state::time::now_ms;
 use penfold_state::{Files, Intent};
 use serde::Serialize;
@@ -130,7 +130,7 @@ fn print(inspected: &[impl Serialize], format: Option<&Format>) -> Result<(), Wr
     output::data(text.as_bytes())
 }
 
-fn content<T: Serialize>(name: &str, read: Option<io::Result<Option<T>>>, seen: &mut View) -> Value {
+fn content<T: Serialize>(name: &str, read: Option<io::Result<Option<T>>>, seen: &mut SandboxView) -> Value {
     match read {
         Some(Ok(Some(content))) => serde_json::to_value(content).unwrap_or_default(),
         Some(Err(error)) => {

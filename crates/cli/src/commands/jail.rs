@@ -14,17 +14,17 @@ use penfold_supervisor::{lead_foreground_group, open_for_shell};
 use penfold_sys::signal;
 use rustix::process::Signal;
 
-use super::run::profile::jail::{Jail, TEMPORARY};
-use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
+use penfold_launch::profile::jail::{Jail, TEMPORARY};
+use penfold_launch::profile::{JAIL_OUTSIDE, system_calls};
 use penfold_request::JailNetwork as Network;
 
 /// The verb `jail-outside`.
 pub(crate) const OUTSIDE: Verb = Verb {
-    name: "jail-outside",
+    name: JAIL_OUTSIDE,
     aliases: &[],
     about: "Become bubblewrap with a command in it",
     description: "Becomes bubblewrap, in the working directory and environment of the command, for `penfold run --profile jail`.",
@@ -106,7 +106,7 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let writable = [Some(&directory), sockets.as_ref(), scratch.as_ref()];
     // Stays open until this process has become bubblewrap.
     let filter =
-        args.seccomp.then(system_calls::file).transpose().or_fail(FailureKind::NotStarted, failed)?;
+        args.seccomp.then(system_calls::filter_file).transpose().or_fail(FailureKind::NotStarted, failed)?;
     let jail = Jail {
         filter: filter.as_ref().map(AsFd::as_fd),
         rootfs: args.rootfs.as_deref(),
@@ -123,7 +123,7 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let asking = ASKING.map(Signal::as_raw).into_iter().filter(|&signal| !signal::is_ignored(signal));
     let asking: Vec<i32> = asking.collect();
     words.extend(asking.iter().map(|signal| OsString::from(format!("--default={signal}"))));
-    if open_for_shell(&args.command, penfold_sys::fork::group()).is_some() {
+    if open_for_shell(&args.command, penfold_sys::fork::own_group()).is_some() {
         words.push("--foreground".into());
     }
     words.push("--".into());

@@ -1,7 +1,7 @@
 //! `penfold keep`.
 
 use clap::Args as _;
-use penfold_control::descent::{self, Belongs};
+use penfold_control::descent::{self, ProcessSandbox};
 use penfold_process::{ProcessId, Stat};
 use penfold_state::{Contain, Spec, spared};
 use penfold_teardown::MARKER;
@@ -70,14 +70,14 @@ fn keep(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
 /// Refuses the command of the sandbox, and a tree with a penfold process or a member of another sandbox.
 fn refuse(global: &Global, members: &[Stat], root: ProcessId, outer: &str) -> Result<(), Failure> {
     let number = root.pid.as_raw_pid();
-    if spared::leader(&surroundings::root(global), outer) == Some(root) {
+    if spared::noted_leader(&surroundings::root(global), outer) == Some(root) {
         let sentence =
             format!("process {number} is the command of sandbox {outer}: the sandbox ends with it");
         return Err(Failure::new(FailureKind::Usage, sentence));
     }
     for stat in members {
         let pid = stat.pid.as_raw_pid();
-        if matches!(descent::find_owner(stat.pid), Ok(Belongs::Penfold)) {
+        if matches!(descent::find_owner(stat.pid), Ok(ProcessSandbox::Penfold)) {
             return Err(Failure::new(
                 FailureKind::Usage,
                 format!(

@@ -1,7 +1,7 @@
 //! `penfold kill`.
 
 use clap::Args;
-use penfold_control::{EndMethod, Limits};
+use penfold_control::{EndLimits, EndMethod};
 use rustix::process::Signal;
 
 use crate::args::ids::Ids;
@@ -79,7 +79,7 @@ fn kill(global: &Global, mut sandboxes: impl Sandboxes, args: &KillArgs) -> Resu
     }
     let id = |sandbox| sandboxes.shown(sandbox).id;
     if signal == Signal::KILL {
-        let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+        let limits = EndLimits { patience: args.patience.patience, ..EndLimits::default() };
         let results = sandboxes.end(&selection.found, EndMethod::Kill, &limits, "killing");
         for (sandbox, result) in selection.found.iter().zip(results) {
             tally.end_result(global, id(sandbox), result);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_state::Files;
-use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
+use penfold_state::log::{LogEntry, LogError, LogPosition, LogReader, LogWaitEnd, Stream};
 use rustix::event::Timespec;
 
 use crate::args::usage;
@@ -115,21 +115,33 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
 }
 
 /// Opens the log. Retries for [`PATIENCE`] if the sandbox is just starting: its log may not exist yet.
-fn open(global: &Global, id: &str, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
+fn open(global: &Global, id: &str, args: &LogsArgs) -> Result<(Files, LogReader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
         let known = find::resolver(global).resolve(id)?;
         // Checked before the log is opened: a complete record without a log never gets one.
         let passing = known.is_passing();
-        let missing = || Failure::new(FailureKind::Other, format!("sandbox `{}` has no log", known.id));
-        let record = known.record.as_ref().ok_or_else(missing)?;
-        match Reader::open(record.dir(), begin(args)) {
+        let lost = |what: &str| {
+            Failure::new(
+                FailureKind::Other,
+                format!("cannot read the log of sandbox `{}`: {what} is lost", known.id),
+            )
+        };
+        let record = known.record.as_ref().ok_or_else(|| lost("its record"))?;
+        match LogReader::open(record.dir(), begin(args)) {
             Ok(reader) => return Ok((record.clone(), reader)),
             Err(LogError::Missing) if (passing || known.is_passing()) && Instant::now() < until => {
                 let _ = rustix::event::poll(&mut [], Some(&RETRY_INTERVAL));
             }
+            Err(LogError::Missing)
+                if known.intent.as_ref().is_some_and(|intent| intent.detached.is_some()) =>
+            {
+                return Err(lost("the log"));
+            }
             Err(LogError::Missing) => {
-                return Err(missing().hint("only a sandbox of `penfold run -d` has a log"));
+                let sentence = format!("sandbox `{}` has no log", known.id);
+                return Err(Failure::new(FailureKind::Other, sentence)
+                    .hint("only a sandbox of `penfold run -d` has a log"));
             }
             Err(error) => return Err(unreadable(&known.id, error)),
         }
@@ -140,12 +152,12 @@ fn unreadable(id: &str, error: LogError) -> Failure {
     Failure::new(FailureKind::from(&error), format!("cannot read the log of sandbox `{id}`")).because(error)
 }
 
-fn begin(args: &LogsArgs) -> From {
+fn begin(args: &LogsArgs) -> LogPosition {
     let only = args.stderr.then_some(Stream::Stderr);
     match (args.lines, args.since) {
-        (Some(lines), _) => From::Last { lines, of: only },
-        (None, Some(since)) => From::Since(since.nanoseconds()),
-        (None, None) => From::Start,
+        (Some(lines), _) => LogPosition::Last { lines, of: only },
+        (None, Some(since)) => LogPosition::Since(since.nanoseconds()),
+        (None, None) => LogPosition::Start,
     }
 }
 
@@ -155,7 +167,7 @@ enum Stopped {
     Write(io::Error),
 }
 
-fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Output) -> Result<(), Stopped> {
+fn show(reader: &mut LogReader, record: &Files, args: &LogsArgs, output: &mut Output) -> Result<(), Stopped> {
     let stdout = io::stdout();
     loop {
         while let Some(entry) = reader.next_entry().map_err(Stopped::Read)? {
@@ -166,9 +178,9 @@ fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Outpu
         }
         output.flush().map_err(Stopped::Write)?;
         match wait(reader, record, stdout.as_fd()).map_err(Stopped::Read)? {
-            Waited::More => {}
-            Waited::Ended => break,
-            Waited::HungUp => return Ok(()),
+            LogWaitEnd::More => {}
+            LogWaitEnd::Ended => break,
+            LogWaitEnd::HungUp => return Ok(()),
         }
     }
     output.finish().map_err(Stopped::Write)
@@ -177,14 +189,14 @@ fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Outpu
 /// Waits for new output, the end of the last life of the sandbox, or a closed standard output.
 ///
 /// A lock that cannot be tested counts as held: if penfold cannot tell, the sandbox counts as alive.
-fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<Waited, LogError> {
+fn wait(reader: &mut LogReader, record: &Files, stdout: BorrowedFd<'_>) -> Result<LogWaitEnd, LogError> {
     reader.wait(|| record.is_silent(), Some(stdout))
 }
 
-fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {
+fn show_entry(entry: &LogEntry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {
     let (kind, count) = match *entry {
-        Entry::Data { stream, time, .. } if !args.wants(stream, time) => return Ok(()),
-        Entry::Data { stream, time, offset, bytes } => return output.data(stream, time, offset, bytes),
+        LogEntry::Data { stream, time, .. } if !args.wants(stream, time) => return Ok(()),
+        LogEntry::Data { stream, time, offset, bytes } => return output.data(stream, time, offset, bytes),
         ref gap => gap_of(gap),
     };
     output.flush()?;
@@ -193,11 +205,11 @@ fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Re
 }
 
 /// What happened to output that is not in the log, and its length.
-fn gap_of(entry: &Entry<'_>) -> (&'static str, u64) {
+fn gap_of(entry: &LogEntry<'_>) -> (&'static str, u64) {
     match *entry {
-        Entry::Data { bytes, .. } => ("of output", u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
-        Entry::Lost { bytes, .. } => ("of output were lost: the log could not be written", bytes),
-        Entry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
-        Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
+        LogEntry::Data { bytes, .. } => ("of output", u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+        LogEntry::Lost { bytes, .. } => ("of output were lost: the log could not be written", bytes),
+        LogEntry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
+        LogEntry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
     }
 }

@@ -66,7 +66,7 @@ struct MetricsOutput {
 
 fn print(global: &Global, args: &MetricsArgs) -> Result<u8, Failure> {
     let root = surroundings::root(global);
-    let counters = counters::read(Path::new(&root))?;
+    let counters = counters::read_counters(Path::new(&root))?;
     if counters.is_damaged {
         output::message(&format!(
             "penfold: the counters in `{}` are damaged, and begin again with zero\n",

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use penfold_launch::FormerLife;
 use penfold_state::events::{EventKind, Journal};
 use penfold_state::names::{self, NameError};
 use penfold_state::{Files, Registry};
@@ -15,7 +16,6 @@ use penfold_teardown::Resource as _;
 use rustix::process::Signal;
 
 use super::run;
-use super::run::restart::Former;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -79,7 +79,7 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
         return Err(refused("it has not ended"));
     }
     let intent = record.intent().or_fail(FailureKind::NotStarted, sentence)?;
-    let name = match intent.name.as_ref().map(|name| names::take(root, name, &intent.id)) {
+    let name = match intent.name.as_ref().map(|name| names::take_name(root, name, &intent.id)) {
         Some(Err(error @ NameError::Taken { .. })) => return Err(refused(&error.to_string())),
         // As at the first start, a name that cannot be kept prevents nothing.
         taken => taken.and_then(Result::ok),
@@ -97,7 +97,7 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
     }
     let launch = record.files().launch().or_fail(FailureKind::NotStarted, sentence)?;
     let launch = launch.ok_or_else(|| refused("another command has ended or removed it"))?;
-    run::restart::next_life(global, Former { record, intent, name }, &launch, args.failures)
+    run::restart::next_life(global, FormerLife { record, intent, name }, &launch, args.failures)
 }
 
 /// Waits for the next start, deaf to the signals of users: no command runs now. False if another command has ended the sandbox.

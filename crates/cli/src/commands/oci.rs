@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Annotations, Delegate, Level, NextStep, Runtime, Surroundings, VerbError, Words};
+use penfold_oci::{
+    Annotations, CommandWords, Delegate, DelegateEnvironment, LogLevel, NextStep, Runtime, VerbError,
+};
 
 use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
@@ -72,13 +74,14 @@ pub(crate) fn words() -> Option<Vec<OsString>> {
 
 /// Runs the verb of an OCI runtime.
 pub(crate) fn call(words: &[OsString]) -> u8 {
-    let parsed = Words::parse(words);
+    let parsed = CommandWords::parse(words);
     let log = parsed.as_ref().and_then(|parsed| parsed.log.clone());
     let failure = match runtime(words, parsed) {
         Ok(code) => return code,
         Err(failure) => failure,
     };
-    let logged = log.map_or(Ok(()), |log| penfold_oci::log(&log, Level::Error, &failure.sentence()));
+    let logged =
+        log.map_or(Ok(()), |log| penfold_oci::append_log(&log, LogLevel::Error, &failure.sentence()));
     if let Err(error) = logged {
         output::message(&format!("penfold: cannot write the file of `--log`: {error}\n"));
     }
@@ -86,7 +89,7 @@ pub(crate) fn call(words: &[OsString]) -> u8 {
     1
 }
 
-fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
+fn runtime(words: &[OsString], parsed: Option<CommandWords>) -> Result<u8, Failure> {
     let path = variables::get(OsStr::new("PATH"));
     let delegate =
         Delegate::find(variables::get(OsStr::new(DELEGATE)), path.as_deref()).map_err(|error| {
@@ -98,12 +101,13 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         None => NextStep::PassOn(words.to_vec()),
         Some(parsed) => {
             let variable = |name: &str| variables::get(OsStr::new(name));
-            let surroundings = Surroundings::here(variable("XDG_RUNTIME_DIR"), variable("USER"));
+            let surroundings = DelegateEnvironment::here(variable("XDG_RUNTIME_DIR"), variable("USER"));
             let usual = Annotations::usual(variable(LEAK).as_deref(), variable(EXEC).as_deref());
             let words = words.to_vec();
             let runtime = Runtime::new(delegate, parsed, words, state_root()?, &surroundings);
-            let runtime =
-                runtime.with_usual(usual).with_tell(|text| output::message(&format!("penfold: {text}\n")));
+            let runtime = runtime
+                .with_usual(usual)
+                .with_reporter(|text| output::message(&format!("penfold: {text}\n")));
             runtime.call().map_err(|refused| failure(&refused))?
         }
     };

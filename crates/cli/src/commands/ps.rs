@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 
 use clap::Args;
 use penfold_client::Client;
-use penfold_control::{Resolver, SandboxRef, View, view};
+use penfold_control::{Resolver, SandboxRef, SandboxView, view};
 use penfold_process::{Listeners, Port};
 use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -117,14 +117,14 @@ const NARROW: Narrow<'_> = Narrow { left_out: &["STARTED", "MEM", "CPU"], cut: "
 
 /// A sandbox in a list.
 pub(crate) struct ListedRow {
-    view: View,
+    view: SandboxView,
     home: Option<UserHome>,
     usage: Option<Numbers>,
     ports: Option<Vec<Port>>,
 }
 
-impl From<View> for ListedRow {
-    fn from(view: View) -> ListedRow {
+impl From<SandboxView> for ListedRow {
+    fn from(view: SandboxView) -> ListedRow {
         ListedRow { view, home: None, usage: None, ports: None }
     }
 }
@@ -173,7 +173,7 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         let numbers =
             sampler.as_mut().map(|sampler| sampler.look_twice(&resolver, &found)).unwrap_or_default();
         let mut listeners = args.ports.then(Listeners::default);
-        let listed = |(known, view): (SandboxRef, View)| {
+        let listed = |(known, view): (SandboxRef, SandboxView)| {
             let usage = numbers.get(&known.id).copied();
             let ports = listeners.as_mut().map(|listeners| ports(listeners, &resolver, &known, &view));
             ListedRow { usage, ports, ..view.into() }
@@ -183,8 +183,13 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
 }
 
 /// The ports on which the members of a sandbox listen.
-fn ports(listeners: &mut Listeners, resolver: &Resolver, known: &SandboxRef, seen: &View) -> Vec<Port> {
-    let members = view::members(resolver, known, seen, false).unwrap_or_default();
+fn ports(
+    listeners: &mut Listeners,
+    resolver: &Resolver,
+    known: &SandboxRef,
+    seen: &SandboxView,
+) -> Vec<Port> {
+    let members = view::list_members(resolver, known, seen, false).unwrap_or_default();
     listeners.of(&members.into_iter().map(|member| member.id.pid).collect::<Vec<_>>())
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 use penfold_control::resolve::Candidate;
-use penfold_control::{ResolveError, Resolver, SandboxRef, View, view};
+use penfold_control::{ResolveError, Resolver, SandboxRef, SandboxView, view};
 use penfold_state::lives::KEPT_LIVES;
 use penfold_state::state::Status;
 use penfold_state::time::now_ms;
-use penfold_state::{Report, Totals, history};
+use penfold_state::{Report, Totals, cause_word, history};
 
-use penfold_process::quoted;
-use penfold_teardown::Spared;
+use penfold_process::quote_words;
+use penfold_teardown::SparedProcess;
 use serde::Serialize;
 
 use crate::args::usage;
@@ -81,7 +81,7 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
             exit = code;
         }
     };
-    let kept = history::read(resolver.root()).unwrap_or_else(|error| {
+    let kept = history::read_history(resolver.root()).unwrap_or_else(|error| {
         fail(error.into());
         Vec::new()
     });
@@ -146,7 +146,7 @@ struct Dated<'a> {
 /// Finds the report of the sandbox that `word` means: of a sandbox with a record, or of the history. A name means the sandbox that
 /// ended last.
 fn find_report(resolver: &Resolver, kept: &[Report], word: &str) -> Result<Report, Failure> {
-    let found = resolver.resolve(word).and_then(|known| match view::view(resolver, &known) {
+    let found = resolver.resolve(word).and_then(|known| match view::observe_sandbox(resolver, &known) {
         Some(seen) => Ok((known, seen)),
         None => Err(ResolveError::NotFound { word: word.to_owned() }),
     });
@@ -216,7 +216,7 @@ fn newest<'a>(kept: &'a [Report], name: &str) -> Option<&'a Report> {
     named.max_by_key(|report| ended_at(report))
 }
 
-fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
+fn read(known: &SandboxRef, seen: &SandboxView) -> Result<Report, Failure> {
     let none = |why: &str| {
         Failure::new(FailureKind::Other, format!("sandbox {} has no report: {why}", known.id))
             .hint(format!("`penfold status {}` shows its status", known.id))
@@ -271,14 +271,14 @@ fn table(reports: &[Report]) -> String {
         rows.push(vec![
             report.id.clone(),
             template::printable(name(report)),
-            template::cause(report.cause),
-            report.exit.map_or_else(|| "?".to_owned(), template::exit),
+            cause_word(report.cause),
+            report.exit.map_or_else(|| "?".to_owned(), |exit| exit.to_string()),
             human(Duration::from_millis(report.duration_ms)),
             format!("{} ago", template::ago(ended_at(report), now)),
             strays(report).to_string(),
             human(Duration::from_micros(report.findings.took_us)),
             verdict(report),
-            lines::cut(&template::printable(&quoted(&report.command)), COMMAND).into_owned(),
+            lines::cut(&template::printable(&quote_words(&report.command)), COMMAND).into_owned(),
         ]);
     }
     table::aligned(&rows)
@@ -294,8 +294,8 @@ fn page(report: &Report) -> String {
     if let Some(life) = report.life {
         line("life", &life.to_string());
     }
-    line("command", &quoted(&report.command));
-    line("cause", &template::cause(report.cause));
+    line("command", &quote_words(&report.command));
+    line("cause", &cause_word(report.cause));
     if let Some(by) = &report.by {
         let command = by.command.as_ref().map_or_else(String::new, |command| format!(": {command}"));
         line(
@@ -303,7 +303,7 @@ fn page(report: &Report) -> String {
             &format!("{}{command}", requester::words(Some(by)).trim_start().trim_start_matches("by ")),
         );
     }
-    line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
+    line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), |exit| exit.to_string()));
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));
     line("level", &report.level.to_string());
@@ -319,7 +319,7 @@ fn page(report: &Report) -> String {
         line("not kept", &words);
     }
     for spared in &findings.spared {
-        let Spared { command, pid, start_time, rule, .. } = spared;
+        let SparedProcess { command, pid, start_time, rule, .. } = spared;
         let words =
             format!("{command} (pid {pid}, rule {rule}); `penfold reap --pid {pid}@{start_time}` ends it");
         line("spared", &words);

@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use penfold_control::{EndMethod, Limits, SandboxRef};
+use penfold_control::{EndLimits, EndMethod, SandboxRef};
 use penfold_state::{Files, Intent, Launch, Life};
 
 use super::next_life;
 use super::stop::StopArgs;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
-use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::here::Here;
 use crate::sandboxes::tally::{EndResult, Tally};
@@ -74,7 +74,8 @@ fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<
         return tally.finish();
     }
     let how = EndMethod::Stop { signal, grace: args.grace };
-    let limits = Limits { patience: args.patience.patience, verb: Some(VERB.name), ..Limits::default() };
+    let limits =
+        EndLimits { patience: args.patience.patience, verb: Some(VERB.name), ..EndLimits::default() };
     let results = here.end(&found, how, &limits, "stopping");
     let mut is_left = false;
     for ((known, launch), result) in found.iter().zip(launches).zip(results) {
@@ -106,7 +107,7 @@ fn lock(known: &SandboxRef) -> Result<Option<OwnedFd>, Failure> {
     let life = |intent: &Intent| intent.life().map_or(1, Life::number);
     let intent = files.intent().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => refused().because("its `intent.json` is missing"),
-        _ => refused().because(error),
+        _ => refused().because(format!("cannot read its `intent.json`: {error}")),
     })?;
     let is_same = known.intent.as_ref().is_none_or(|own| life(own) == life(&intent));
     if is_same { Ok(Some(lock)) } else { Err(refused().because("another command has restarted it")) }
@@ -116,8 +117,11 @@ fn lock(known: &SandboxRef) -> Result<Option<OwnedFd>, Failure> {
 fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
     let sentence = format!("cannot restart sandbox {}", known.id);
     let refused = |why: &str| Failure::new(FailureKind::Other, sentence.clone()).because(why);
-    let read = known.record.as_ref().map(Files::launch).transpose();
-    if let Some(launch) = read.or_fail(FailureKind::Other, &sentence)?.flatten() {
+    let read = known.record.as_ref().map(Files::launch).transpose().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => refused("its launch file is damaged"),
+        _ => refused(&format!("cannot read its launch file: {error}")),
+    })?;
+    if let Some(launch) = read.flatten() {
         // Before the sandbox is ended.
         return match launch.missing_directory().or_else(|| known.intent.as_ref().and_then(missing_workspace))
         {
@@ -125,13 +129,15 @@ fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
             Some(why) => Err(refused(&why)),
         };
     }
-    let detached = known.intent.as_ref().map(|intent| intent.detached.as_ref());
-    Err(match detached {
-        None => refused("its record is gone"),
+    // A leaf or the memory of survivors can tell the intent of a sandbox without a record.
+    let intent = known.intent.as_ref().filter(|_| known.record.is_some());
+    Err(match intent.map(|intent| intent.detached.as_ref()) {
+        None => refused("its record is lost"),
         Some(None) => refused("it runs in the foreground, for its caller"),
         Some(Some(detached)) if detached.remove => refused("it was started with `--rm`"),
+        Some(Some(detached)) if detached.restart.is_some() => refused("its launch file is lost"),
         Some(Some(_)) => refused(
-            "it was restarted already, was adopted, is outside of another sandbox, or ends with its owner",
+            "it was restarted already, was adopted, is outside of another sandbox, ends with its owner, or its launch file is lost",
         )
         .hint("`penfold ps` lists what runs"),
     })

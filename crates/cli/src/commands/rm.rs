@@ -1,7 +1,7 @@
 //! `penfold rm`.
 
 use clap::Args;
-use penfold_control::{EndMethod, ForgetError, Limits};
+use penfold_control::{EndLimits, EndMethod, ForgetError};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
@@ -55,7 +55,7 @@ pub(crate) struct RmArgs {
 fn rm(global: &Global, mut sandboxes: impl Sandboxes, args: &RmArgs) -> Result<u8, Failure> {
     let selection =
         select::select(&mut sandboxes, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
-    let limits = Limits { patience: args.patience.patience, verb: Some("rm"), ..Limits::default() };
+    let limits = EndLimits { patience: args.patience.patience, verb: Some("rm"), ..EndLimits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if args.dry_run {

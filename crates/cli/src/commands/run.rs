@@ -2,45 +2,43 @@
 
 pub(crate) mod definition;
 pub(crate) mod detached;
+mod end;
+mod messages;
 mod on_server;
 pub(crate) mod profile;
-pub(crate) mod ready;
-mod replace;
 pub(crate) mod request;
 pub(crate) mod restart;
-pub(crate) mod spec;
 pub(crate) mod spec_file;
 pub(crate) mod stdin_close;
-mod stop_channel;
-pub(crate) mod unit;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use penfold_launch::caller::{Caller, Codes};
+use penfold_launch::{EndedSandbox, StartedSandbox, check_request, start_sandbox};
 pub(crate) use penfold_request::OwnerAction as OnOwnerExit;
-use penfold_request::{Containment, Ipc, SandboxSpec, StartRequest, Unit};
-use penfold_state::{ExitStatus, Intent, Outcome, Registry, ScratchSpec, Spec};
-use penfold_supervisor::{Detached, Launcher, Progress};
+use penfold_request::{Containment, Ipc, SandboxSpec, Unit};
+use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
+use penfold_supervisor::LauncherProgress;
 use penfold_teardown::Cause;
 
-use self::request::Caller;
-use super::as_user;
+use self::messages::Messages;
 use crate::args::bounds::{self, Bounds};
 use crate::args::event_log::EventLogArgs;
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::rare::Rare;
 use crate::args::resources::ResourceArgs;
-use crate::args::spare::{self, SpareArgs};
-use crate::args::user::{self, UserArgs};
+use crate::args::user::UserArgs;
 use crate::args::verb::{Global, Places, Verb};
-use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
-use crate::sandboxes::conclude::conclude;
+use crate::failure::{Failure, FailureKind};
+use crate::output::WriteError;
+use crate::sandboxes::conclude::exit_code;
 use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
-use crate::{exit_codes, output, outside};
+use crate::{exit_codes, output, outside, surroundings};
 
 /// The verb `run`.
 pub(crate) const VERB: Verb = Verb {
@@ -197,7 +195,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) detached: Rare<detached::DetachedArgs>,
     #[command(flatten)]
-    pub(crate) ready: Rare<ready::ReadyArgs>,
+    pub(crate) ready: Rare<detached::ReadyArgs>,
     #[command(flatten)]
     pub(crate) user: Rare<UserArgs>,
     #[command(flatten)]
@@ -207,9 +205,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) profile: Rare<profile::ProfileArgs>,
     #[command(flatten)]
-    pub(crate) stop: Rare<stop_channel::StopArgs>,
+    pub(crate) stop: Rare<end::StopArgs>,
     #[command(flatten)]
-    pub(crate) spare: Rare<SpareArgs>,
+    pub(crate) spare: Rare<end::SpareArgs>,
     /// The command and its arguments.
     #[arg(required_unless_present = "spec", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
@@ -229,15 +227,15 @@ fn run_with(
 ) -> Result<u8, Failure> {
     let (codes, has_status) = (caller.codes, caller.status_fd.is_some());
     if caller.detach {
-        let print_id = |id: &str| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started);
+        let print_id = |id: &str| output::data(format!("{id}\n").as_bytes());
         run_detached(global, asked, caller, change, print_id)?;
         return Ok(exit_codes::SUCCESS);
     }
-    let ended = wait(global, start(global, asked, caller, change)?)?;
-    match tell(global, &ended.outcome, &ended.name, ended.directory, codes) {
+    let ended = run_in_front(global, asked, caller, change)?;
+    match tell(global, &ended.outcome, || code(&ended, codes)) {
         // The caller has read the failure from its descriptor, and words it itself.
         Err(failure) if has_status => Ok(failure.exit_code()),
-        told => told.map_err(|failure| unit::explain(&ended.plan, &ended.asked, failure)),
+        told => told,
     }
 }
 
@@ -248,115 +246,40 @@ pub(crate) fn run_detached(
     asked: SandboxSpec,
     caller: &Caller,
     change: impl FnOnce(&mut Spec),
-    tell_id: impl FnOnce(&str) -> Result<(), Failure>,
+    tell_id: impl FnOnce(&str) -> Result<(), WriteError>,
 ) -> Result<(), Failure> {
     bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
-    let Started { launcher, name, directory, plan, asked, ready } = start(global, asked, caller, change)?;
-    let id = launcher.id();
-    follow_start(launcher, &name, directory, ready, tell_id)
-        .map_err(|failure| unit::explain(&plan, &asked, failure))?;
-    unit::warn(global, &plan, &id, true);
-    Ok(())
-}
-
-/// A sandbox that was started.
-struct Started {
-    launcher: Launcher,
-    /// The command, for messages.
-    name: String,
-    directory: Option<PathBuf>,
-    plan: unit::Plan,
-    asked: unit::CgroupNeeds,
-    /// What the start waits for.
-    ready: Option<ready::Wait>,
-}
-
-/// A sandbox in the foreground that has ended.
-pub(crate) struct Ended {
-    pub(crate) outcome: Outcome,
-    /// The command, for messages.
-    pub(crate) name: String,
-    pub(crate) directory: Option<PathBuf>,
-    plan: unit::Plan,
-    asked: unit::CgroupNeeds,
-}
-
-/// Refuses what belongs to penfold's user alone, together with another user for the command.
-fn refuse_for_users(spec: &SandboxSpec, is_jailed: bool) -> Result<(), Failure> {
-    let flags = [
-        (is_jailed, "--profile jail"),
-        (spec.workspace.is_some(), "--workspace"),
-        (spec.sockets.is_some(), "--sockets"),
-    ];
-    match flags.into_iter().find(|(given, _)| *given) {
-        None => Ok(()),
-        Some((_, flag)) => Err(Failure::new(
-            FailureKind::NotStarted,
-            format!("`--user` cannot be used together with `{flag}`: its directory belongs to the caller"),
-        )),
-    }
+    let started = start(global, asked, caller, change)?;
+    started.follow(&mut Messages(global), tell_id).map_err(|error| {
+        messages::print_remains(&error);
+        error.into()
+    })
 }
 
 /// Starts a sandbox; `change` changes its specification.
 fn start(
     global: &Global,
-    mut asked: SandboxSpec,
+    asked: SandboxSpec,
     caller: &Caller,
     change: impl FnOnce(&mut Spec),
-) -> Result<Started, Failure> {
-    let command = spec::command(&asked);
-    let name = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let (directory, values) = (spec::directory(&asked), spec::Values::of(&asked)?);
-    let kept = (caller.detach && caller.id.is_none()).then(|| StartRequest {
-        spec: asked.clone(),
-        report: caller.report.clone(),
-        ..StartRequest::default()
-    });
-    spec::refuse_detached_flags(&asked, caller)?;
-    spec::refuse_limits(&asked)?;
-    asked = spec::with_env_files(asked)?;
+) -> Result<StartedSandbox, Failure> {
+    let around = surroundings::for_launch(global);
+    let request = check_request(asked, caller, &around.variables)?;
     let outside = caller.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
-    stop_channel::check(&asked)?;
-    if asked.contain == Some(Containment::Pidns) {
-        spare::refuse_namespace(&asked, "--contain pidns")?;
-    }
-    stdin_close::check(caller.on_stdin_close)?;
-    let mut wrapper = profile::apply(&mut asked, &command)?;
-    let jail = profile::jail_of(&asked)?;
-    let user = asked.user.as_deref().map(user::find_user).transpose()?.flatten();
-    if let Some(user) = &user {
-        refuse_for_users(&asked, !wrapper.is_empty())?;
-        wrapper = as_user::words(&user.identity, asked.scratch);
-    }
-    let mut plan = unit::plan(&asked, caller.detach)?;
-    let needs = unit::CgroupNeeds::of(&asked);
-    unit::check_limits(&plan, &needs, &name)?;
-    let probe = values.probe.clone().map(|probe| (probe, values.ready_timeout));
-    let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
-    let login = login.unwrap_or_default();
-    let spec = spec::spec(global, spec::Asked { spec: &asked, caller, values, login, command })?;
-    let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
-    let mut spec = Spec { wrapper, outside, identity, scratch, jail, ..spec };
-    if let Some(request) = kept {
-        restart::keep(&request, &mut spec);
-    }
-    change(&mut spec);
-    let ready = probe.map(|(probe, timeout)| ready::Wait::of(probe, timeout, &spec)).transpose()?;
-    let launcher = unit::start(&mut plan, spec).map_err(|error| {
-        let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
-        unit::explain(&plan, &needs, failure.because(error))
-    })?;
-    Ok(Started { launcher, name, directory, plan, asked: needs, ready })
+    let request = request.outside_of(outside);
+    Ok(start_sandbox(request, caller, &around, &mut Messages(global), change)?)
 }
 
-/// Waits for the end of a sandbox in the foreground.
-fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
-    let Started { launcher, name, directory, plan, asked, ready: _ } = started;
-    unit::warn(global, &plan, &launcher.id(), false);
-    let slow = progress(global, launcher.state_root().to_owned(), launcher.id());
-    let outcome =
-        launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
-    Ok(Ended { outcome, name, directory, plan, asked })
+/// Runs a sandbox in the foreground to its end.
+fn run_in_front(
+    global: &Global,
+    asked: SandboxSpec,
+    caller: &Caller,
+    change: impl FnOnce(&mut Spec),
+) -> Result<EndedSandbox, Failure> {
+    let started = start(global, asked, caller, change)?;
+    let slow = progress(global, started.state_root().to_owned(), started.id());
+    Ok(started.wait(&mut Messages(global), slow)?)
 }
 
 /// Runs a command in the foreground for another verb, which prints the result and chooses the exit code. `change` changes the specification.
@@ -364,36 +287,29 @@ pub(crate) fn for_verb(
     global: &Global,
     asked: SandboxSpec,
     change: impl FnOnce(&mut Spec),
-) -> Result<Ended, Failure> {
-    wait(global, start(global, asked, &Caller::default(), change)?)
+) -> Result<EndedSandbox, Failure> {
+    run_in_front(global, asked, &Caller::default(), change)
 }
 
-impl Ended {
-    /// Returns the failure of a command that did not start.
-    ///
-    /// # Errors
-    /// That failure.
-    pub(crate) fn failure(self) -> Result<(), Failure> {
-        let Ended { outcome, name, directory, plan, asked } = self;
-        conclude(&outcome, &name, directory, false, false)
-            .map(drop)
-            .map_err(|failure| unit::explain(&plan, &asked, failure))
+/// Returns the exit code of a sandbox in the foreground, or the failure of a command that did not start.
+fn code(ended: &EndedSandbox, codes: Codes) -> Result<u8, Failure> {
+    match ended.failure() {
+        Some(error) => Err(error.into()),
+        None => Ok(exit_code(&ended.outcome, codes.preserve, codes.fail_on_leak)),
     }
+}
 
-    /// Returns the exit code. Dies of the signal that ended the command.
-    pub(crate) fn code(self, codes: Codes) -> Result<u8, Failure> {
-        let Ended { outcome, name, directory, plan, asked } = self;
-        let code = conclude(&outcome, &name, directory, codes.preserve, codes.fail_on_leak)
-            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
-        if let Some(signal) = died_of(&outcome) {
-            penfold_sys::signal::die_of(signal);
-        }
-        Ok(code)
+/// Returns the exit code of a sandbox that another verb ran. Dies of the signal that ended the command.
+pub(crate) fn code_or_die(ended: &EndedSandbox, codes: Codes) -> Result<u8, Failure> {
+    let code = code(ended, codes)?;
+    if let Some(signal) = died_of(&ended.outcome) {
+        penfold_sys::signal::die_of(signal);
     }
+    Ok(code)
 }
 
 /// Returns a callback that shows the progress of the end on a terminal.
-fn progress(global: &Global, root: PathBuf, id: String) -> impl FnMut(Progress) -> bool {
+fn progress(global: &Global, root: PathBuf, id: String) -> impl FnMut(LauncherProgress) -> bool {
     let mut line = LiveLine::new(global.quiet);
     let mut intent = None;
     move |progress| {
@@ -401,15 +317,17 @@ fn progress(global: &Global, root: PathBuf, id: String) -> impl FnMut(Progress) 
             return false;
         }
         match progress {
-            Progress::Awaiting(_) => {
+            LauncherProgress::Awaiting(_) => {
                 // The record is the last thing to go, and may be gone by the second look.
                 intent = intent.take().or_else(|| read_intent(&root, &id));
                 line.show(|| match &intent {
-                    Some(intent) => penfold_control::awaited(intent),
+                    Some(intent) => penfold_control::describe_remains(intent),
                     None => "waiting for the end".to_owned(),
                 });
             }
-            Progress::Ending(_) | Progress::PassedOn => output::message(&summary::progress(progress)),
+            LauncherProgress::Ending(_) | LauncherProgress::PassedOn => {
+                output::message(&summary::progress(progress));
+            }
         }
         true
     }
@@ -419,25 +337,14 @@ fn read_intent(root: &Path, id: &str) -> Option<Intent> {
     Registry::open_existing(root).ok()??.look(id).ok()??.intent().ok()
 }
 
-/// How the exit code is chosen.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Codes {
-    /// `--preserve-status`.
-    pub(crate) preserve: bool,
-    /// `--fail-on-leak`.
-    pub(crate) fail_on_leak: bool,
-}
-
 /// Prints the summary of a foreground sandbox, and returns the exit code. Dies of the signal that ended the command.
-pub(crate) fn tell(
+fn tell(
     global: &Global,
     outcome: &Outcome,
-    name: &str,
-    directory: Option<PathBuf>,
-    codes: Codes,
+    code: impl FnOnce() -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     output::message(&summary::of(outcome, global.verbose > 0, global.quiet));
-    let code = conclude(outcome, name, directory, codes.preserve, codes.fail_on_leak)?;
+    let code = code()?;
     if let Some(signal) = died_of(outcome) {
         penfold_sys::signal::die_of(signal);
     }
@@ -460,54 +367,4 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
         }
         _ => None,
     }
-}
-
-/// Waits until the command of a detached sandbox runs, and is ready if that was asked for, and tells its id.
-fn follow_start(
-    launcher: Launcher,
-    name: &str,
-    directory: Option<PathBuf>,
-    ready: Option<ready::Wait>,
-    tell_id: impl FnOnce(&str) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let id = launcher.id();
-    let lost = |error| {
-        Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: sandbox {id} may be left"))
-            .because(error)
-            .hint("`penfold doctor` lists leaks, `penfold gc` ends them")
-    };
-    let outcome = match launcher.wait_running().map_err(lost)? {
-        Detached::Over(outcome) => *outcome,
-        Detached::Running(launcher) => {
-            let detached = launcher.detach().map_err(|error| {
-                Failure::new(FailureKind::NotStarted, format!("cannot detach from sandbox {id}"))
-                    .because(error)
-            });
-            if let (Ok(()), Some(ready)) = (&detached, ready) {
-                ready::wait(&ready, &id, launcher.state_root(), launcher.signals())?;
-            }
-            match detached.and_then(|()| tell_id(&id)) {
-                Ok(()) => return Ok(()),
-                Err(failure) => {
-                    let outcome = launcher.abandon("the id cannot be printed").map_err(lost)?;
-                    output::message(&summary::survivors(&outcome));
-                    let verified = outcome.report.findings.verified;
-                    return Err(if verified { failure } else { failure.with_kind(FailureKind::Unverified) });
-                }
-            }
-        }
-    };
-    let failure = outcome.report.failure.as_ref().map_or_else(
-        || {
-            let sentence = format!("cannot run `{name}`: sandbox {id} was ended before its id was printed");
-            Failure::new(FailureKind::NotStarted, sentence)
-        },
-        |failure| Failure::from(NotStarted { failure, command: name, directory }),
-    );
-    let failure = failure.refused_by(&outcome);
-    if outcome.report.findings.verified {
-        return Err(failure);
-    }
-    output::message(&summary::survivors(&outcome));
-    Err(failure.with_kind(FailureKind::Unverified))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_server::{Access, Address, Apis, Config, Limits, Listener, LogFormat, ServeEvent, Tokens};
+use penfold_server::{Access, Address, Config, Dialect, Limits, Listener, LogFormat, ServeEvent, Tokens};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::process::Signal;
 
@@ -127,7 +127,7 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
     let tokens = global.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
     // A signal that comes before the server handles it must not leave the socket behind.
     let signals = SignalSet::of([Signal::TERM.as_raw(), Signal::INT.as_raw()]);
-    let before = signal::block(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
+    let before = signal::block_signals(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
     let listeners = listen(global, args, &tokens)?;
     let config = Config {
         state_root: surroundings::absolute_root(global),
@@ -136,10 +136,6 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
         environment: std::env::vars_os()
             .filter(|(key, _)| !service_manager::is_own(key) && !surroundings::names_a_server(key))
             .collect(),
-        apis: Apis {
-            native: args.api.contains(&Api::Native),
-            cloudflare: args.api.contains(&Api::Cloudflare),
-        },
         tokens,
         limits: Limits {
             connections: args.max_connections,
@@ -154,12 +150,19 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
         Format::Json => LogFormat::Json,
     };
     penfold_server::log_to_standard_error(format, global.quiet);
-    penfold_server::serve(config, listeners, &mut |event| match event {
+    penfold_server::serve(config, dialects(&args.api), listeners, &mut |event| match event {
         ServeEvent::Started => drop(signal::set_mask(&before)),
         ServeEvent::Ready => service_manager::notify_ready(),
         ServeEvent::Ending => service_manager::notify_stopping(),
     })?;
     Ok(exit_codes::SUCCESS)
+}
+
+/// Returns the dialects that the server knows. Cloudflare's owns each path that is not another's, so it is the last.
+fn dialects(served: &[Api]) -> Vec<Dialect> {
+    let known =
+        [(Api::Native, penfold_api_native::DIALECT), (Api::Cloudflare, penfold_api_cloudflare::DIALECT)];
+    known.map(|(api, dialect)| Dialect { is_served: served.contains(&api), ..dialect }).into()
 }
 
 fn read_tokens(path: &Path) -> Result<Tokens, Failure> {

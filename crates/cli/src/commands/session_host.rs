@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use penfold_session::host::{self, Config, HostError};
+use penfold_session::session_host::{self, SessionConfig, SessionHostError};
 use penfold_state::Identity;
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -60,10 +60,10 @@ fn session_host(global: &Global, args: SessionHostArgs) -> Result<u8, Failure> {
         }
         None => of_sandbox(global, args.as_user)?,
     };
-    let config = Config { record, name: args.name, directory: args.cwd, shell: args.shell, identity };
-    match host::run(config) {
+    let config = SessionConfig { record, name: args.name, directory: args.cwd, shell: args.shell, identity };
+    match session_host::run_session_host(config) {
         Ok(never) => match never {},
-        Err(error @ HostError::Shell { .. }) => {
+        Err(error @ SessionHostError::Shell { .. }) => {
             Err(Failure::new(FailureKind::NotExecutable, SENTENCE).because(error))
         }
         Err(error) => Err(Failure::new(FailureKind::Other, SENTENCE).because(error)),

@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use penfold_control::descent::{self, Belongs};
+use penfold_control::descent::{self, ProcessSandbox};
+use penfold_launch::caller::Caller;
 use penfold_process::path_text::path_text;
 use penfold_request::SandboxSpec;
 
 use super::run;
-use super::run::request::Caller;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -128,7 +128,7 @@ fn is_in_session() -> Result<bool, Failure> {
     let Some(caller) = rustix::process::getppid() else { return Ok(false) };
     let belongs = descent::find_owner(caller)
         .or_fail(FailureKind::NotStarted, "cannot tell whether the caller is in a sandbox")?;
-    Ok(matches!(belongs, Belongs::Sandbox(_)))
+    Ok(matches!(belongs, ProcessSandbox::Sandbox(_)))
 }
 
 /// Returns the arguments of the shell for these words.

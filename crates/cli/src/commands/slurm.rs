@@ -101,7 +101,7 @@ fn epilog(global: &Global, grace: Duration, patience: Duration) -> Result<u8, Fa
 fn prolog(global: &Global) -> Result<u8, Failure> {
     let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let jobs = Jobs::below(&surroundings::root(global));
-    let left = slurm::leftovers(&mut proc, &jobs).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+    let left = slurm::find_leftovers(&mut proc, &jobs).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let mut text = String::new();
     for one in &left {
         let (state, channel) = proc.waits(&one.stat);

@@ -4,11 +4,11 @@ use std::io::{self, Read as _};
 
 use clap::{ArgMatches, Command};
 use penfold_control::START_REQUEST;
+use penfold_launch::caller::Caller;
 use penfold_request::{StartAnswer, StartRequest};
 use rustix::fs::{Mode, OFlags};
 
 use super::run;
-use super::run::request::Caller;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output};
@@ -36,7 +36,7 @@ const LARGEST: u64 = 64 << 20;
 fn start_request(global: &Global, _: ArgMatches) -> Result<u8, Failure> {
     let started = read_request().and_then(|request| {
         let (spec, caller) = Caller::of(request);
-        let tell_id = |id: &str| tell(&StartAnswer::Started { id: id.to_owned() });
+        let tell_id = |id: &str| output::json(&StartAnswer::Started { id: id.to_owned() });
         run::run_detached(global, spec, &caller, |_| (), tell_id)
     });
     match started {

@@ -5,8 +5,8 @@ use std::io::IsTerminal as _;
 
 use clap::Args;
 use penfold_control::usage::words;
-use penfold_control::{Resolver, SandboxRef, View};
-use penfold_state::time::{now_ms, rfc3339};
+use penfold_control::{Resolver, SandboxRef, SandboxView};
+use penfold_state::time::{format_rfc3339, now_ms};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -98,7 +98,7 @@ pub(crate) fn stats(global: &Global, args: &StatsArgs) -> Result<u8, Failure> {
             return Ok(exit);
         }
         let numbers = sampler.look_twice(&resolver, &found);
-        let rows: Vec<(&View, Option<&Numbers>)> =
+        let rows: Vec<(&SandboxView, Option<&Numbers>)> =
             found.iter().map(|(known, seen)| (seen, numbers.get(&known.id))).collect();
         let text = if args.json { samples(&rows)? } else { page(&rows, args) };
         output::data(text.as_bytes())?;
@@ -110,17 +110,17 @@ pub(crate) fn stats(global: &Global, args: &StatsArgs) -> Result<u8, Failure> {
 }
 
 /// The sandboxes of these ids that are still known.
-fn present(resolver: &Resolver, ids: &[String]) -> Vec<(SandboxRef, View)> {
+fn present(resolver: &Resolver, ids: &[String]) -> Vec<(SandboxRef, SandboxView)> {
     let look = |id: &String| {
         let known = resolver.resolve(id).ok()?;
-        let seen = penfold_control::view::view(resolver, &known)?;
+        let seen = penfold_control::view::observe_sandbox(resolver, &known)?;
         Some((known, seen))
     };
     ids.iter().filter_map(look).collect()
 }
 
-fn samples(rows: &[(&View, Option<&Numbers>)]) -> Result<String, WriteError> {
-    let time = rfc3339(now_ms().saturating_mul(1_000_000));
+fn samples(rows: &[(&SandboxView, Option<&Numbers>)]) -> Result<String, WriteError> {
+    let time = format_rfc3339(now_ms().saturating_mul(1_000_000));
     let mut text = String::new();
     for (seen, numbers) in rows {
         let sample = Sample {
@@ -138,7 +138,7 @@ fn samples(rows: &[(&View, Option<&Numbers>)]) -> Result<String, WriteError> {
 }
 
 /// A table; on a terminal it takes the place of the last one.
-fn page(rows: &[(&View, Option<&Numbers>)], args: &StatsArgs) -> String {
+fn page(rows: &[(&SandboxView, Option<&Numbers>)], args: &StatsArgs) -> String {
     let text = table(rows);
     let stdout = std::io::stdout();
     if args.no_stream || !stdout.is_terminal() {
@@ -157,7 +157,7 @@ fn page(rows: &[(&View, Option<&Numbers>)], args: &StatsArgs) -> String {
     page
 }
 
-fn table(rows: &[(&View, Option<&Numbers>)]) -> String {
+fn table(rows: &[(&SandboxView, Option<&Numbers>)]) -> String {
     let mut heading = ["ID", "NAME", "STATUS"].map(str::to_owned).to_vec();
     heading.extend(columns::HEADINGS.map(str::to_owned));
     heading.extend(["LIMIT", "CPU TIME"].map(str::to_owned));
@@ -170,7 +170,7 @@ fn table(rows: &[(&View, Option<&Numbers>)]) -> String {
         ];
         line.extend(columns::cells(*numbers));
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        line.push(or_dash(seen.limits.memory_bytes.map(words::size)));
+        line.push(or_dash(seen.limits.memory_bytes.map(words::format_size)));
         let cpu = numbers.map(|numbers| std::time::Duration::from_micros(numbers.usage.cpu_us));
         line.push(or_dash(cpu.map(summary::human)));
         lines.push(line);

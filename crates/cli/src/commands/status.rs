@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use penfold_control::{Resolver, SandboxRef, View};
-use penfold_state::log::{Entry, From, Reader};
+use penfold_control::{Resolver, SandboxRef, SandboxView};
+use penfold_state::log::{LogEntry, LogPosition, LogReader};
 use penfold_state::state::Status;
-use penfold_state::survivors::Alive;
+use penfold_state::survivors::LivingSurvivor;
 use penfold_state::time::now_ms;
 
 use crate::args::usage;
@@ -90,7 +90,7 @@ fn used(known: &SandboxRef, status: Status, numbers: Option<&Numbers>) -> Option
 
 fn page(
     resolver: &Resolver,
-    (known, seen): (&SandboxRef, &View),
+    (known, seen): (&SandboxRef, &SandboxView),
     used: Option<String>,
     log_lines: u64,
 ) -> Result<String, Failure> {
@@ -107,6 +107,7 @@ fn page(
         match seen.status {
             _ if seen.elsewhere => ELSEWHERE,
             Status::Orphaned if !survivors.is_empty() => UNENDED,
+            Status::Orphaned if known.record.is_none() => UNRECORDED,
             status => meaning(status),
         },
     );
@@ -137,7 +138,7 @@ fn page(
             line(what, sentence);
         }
     }
-    if survivors.iter().any(Alive::is_refused) {
+    if survivors.iter().any(LivingSurvivor::is_refused) {
         line("try", &reap_as_root(survivors.iter().map(|alive| (alive.pid().as_raw_pid(), alive.id()))));
     }
     let style = Style { pids: true, full: false };
@@ -155,6 +156,10 @@ const ELSEWHERE: &str = "the command runs; its supervisor and its record are in 
 
 /// The meaning of the status of a sandbox whose members could not be ended, without a record that has a supervisor.
 const UNENDED: &str = "members could not be ended; `penfold kill` tries again";
+
+/// The meaning of the status of a living sandbox whose record is lost: its supervisors may live.
+const UNRECORDED: &str =
+    "members live, and the record that leads to their supervisor is lost: `penfold kill` ends them";
 
 /// The meaning of a status, with the command that helps.
 fn meaning(status: Status) -> &'static str {
@@ -176,11 +181,11 @@ fn meaning(status: Status) -> &'static str {
 /// The last lines of the log; empty if there is no log.
 fn log(known: &SandboxRef, wanted: u64) -> String {
     let Some(files) = known.record.as_ref().filter(|_| wanted > 0) else { return String::new() };
-    let from = From::Last { lines: wanted, of: None };
-    let Ok(mut reader) = Reader::open(files.dir(), from) else { return String::new() };
+    let from = LogPosition::Last { lines: wanted, of: None };
+    let Ok(mut reader) = LogReader::open(files.dir(), from) else { return String::new() };
     let mut bytes = Vec::new();
     while let Ok(Some(entry)) = reader.next_entry() {
-        if let Entry::Data { bytes: some, .. } = entry {
+        if let LogEntry::Data { bytes: some, .. } = entry {
             bytes.extend_from_slice(some);
         }
         // Stop at the limit: a line may have no end, and a writer may be faster than this reader.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{EndMethod, Limits};
+use penfold_control::{EndLimits, EndMethod};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
@@ -79,7 +79,7 @@ fn stop(global: &Global, mut sandboxes: impl Sandboxes, args: &StopArgs) -> Resu
         return tally.finish();
     }
     let how = EndMethod::Stop { signal, grace: args.grace };
-    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+    let limits = EndLimits { patience: args.patience.patience, ..EndLimits::default() };
     let results = sandboxes.end(&selection.found, how, &limits, "stopping");
     for (sandbox, result) in selection.found.iter().zip(results) {
         tally.end_result(global, sandboxes.shown(sandbox).id, result);

@@ -63,9 +63,9 @@ pub(crate) fn top(global: &Global, args: &TopArgs) -> Result<u8, Failure> {
     let open = args.id.as_ref().map(|word| find::resolver(global).resolve(word)).transpose()?;
     restore_after_panic();
     let set = SignalSet::of(SIGNALS.into_iter().map(Signal::as_raw));
-    signal::block(&set).or_fail(FailureKind::Other, "cannot block signals")?;
+    signal::block_signals(&set).or_fail(FailureKind::Other, "cannot block signals")?;
     let signals = SignalFd::open(&set).or_fail(FailureKind::Other, "cannot wait for signals")?;
-    let end = penfold_top::run(Settings {
+    let end = penfold_top::run_view(Settings {
         source: Box::new(Looker::new(global)?),
         actions: Arc::new(HostActions::new(global)),
         open: open.map(|known| known.id),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use penfold_control::view::Member;
+use penfold_control::view::MemberView;
 use penfold_state::time::now_ms;
 use serde::Serialize;
 
@@ -56,7 +56,7 @@ pub(crate) struct TreeArgs {
 struct Grown<'a> {
     #[serde(flatten)]
     row: Row<'a>,
-    members: Vec<Member>,
+    members: Vec<MemberView>,
 }
 
 /// Shows the processes of sandboxes.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::End;
+use penfold_control::SandboxEnd;
 use penfold_teardown::Cause;
 
 use crate::args::ids::Ids;
@@ -16,6 +16,7 @@ use crate::sandboxes::on_server::OnServer;
 use crate::sandboxes::tally::Tally;
 use crate::sandboxes::{Sandboxes, select};
 use crate::{exit_codes, output, value};
+use penfold_launch::LaunchErrorKind;
 
 /// The verb `wait`.
 pub(crate) const VERB: Verb = Verb {
@@ -77,7 +78,7 @@ fn wait(global: &Global, mut sandboxes: impl Sandboxes, args: &WaitArgs) -> Resu
             continue;
         };
         let in_front = sandboxes.was_in_front(sandbox);
-        if *end == End::Removed && !in_front {
+        if *end == SandboxEnd::Removed && !in_front {
             let sentence =
                 format!("no sandbox is called `{id}` any more: its record was removed during the wait");
             tally.missed(global, &[Failure::new(FailureKind::NotStarted, sentence)]);
@@ -102,13 +103,13 @@ fn wait(global: &Global, mut sandboxes: impl Sandboxes, args: &WaitArgs) -> Resu
 /// The exit code by the table of `penfold run`. If the code is unknown, prints the reason and returns `None`.
 ///
 /// `over` means that the command itself has ended; `in_front`, that only its `penfold run` got the code.
-fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
+fn code(id: &str, end: &SandboxEnd, over: bool, in_front: bool) -> Option<u8> {
     let unknown = |why: &str| {
         output::message(&format!("penfold: {id}: {why}\n"));
         None
     };
     match end {
-        End::Unverified => {
+        SandboxEnd::Unverified => {
             // The survivor may be the command itself.
             let over = if over { "the command has ended, but " } else { "" };
             output::message(&format!(
@@ -116,18 +117,20 @@ fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
             ));
             Some(exit_codes::UNVERIFIED)
         }
-        End::Unknown | End::Removed if in_front => {
+        SandboxEnd::Unknown | SandboxEnd::Removed if in_front => {
             unknown("the sandbox ran in the foreground: only its `penfold run` got the exit code")
         }
-        End::Unknown | End::Removed => {
+        SandboxEnd::Unknown | SandboxEnd::Removed => {
             unknown("no supervisor saw the end, so the exit code of the command is unknown")
         }
-        End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
-        End::Known { cause: Cause::StartFailed, failure, .. } => {
-            let kind = failure.as_ref().map_or(FailureKind::NotStarted, FailureKind::from);
+        SandboxEnd::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
+        SandboxEnd::Known { cause: Cause::StartFailed, failure, .. } => {
+            let kind = failure
+                .as_ref()
+                .map_or(FailureKind::NotStarted, |failure| LaunchErrorKind::from(failure).into());
             Some(kind.exit_code())
         }
-        End::Known { exit: Some(status), .. } => Some(status.process_code()),
-        End::Known { exit: None, .. } => unknown("no supervisor saw how the command ended"),
+        SandboxEnd::Known { exit: Some(status), .. } => Some(status.process_code()),
+        SandboxEnd::Known { exit: None, .. } => unknown("no supervisor saw how the command ended"),
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
         return Ok(code);
     }
     let signals = SignalSet::of([Signal::TERM.as_raw(), Signal::INT.as_raw()]);
-    signal::block(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
+    signal::block_signals(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
     let stop = SignalFd::open(&signals).or_fail(FailureKind::Other, "cannot wait for signals")?;
     let settings = WatchSettings { state_root, program: surroundings::program() };
     let mut tell = |event: WatchEvent<'_>| match event {
@@ -77,7 +77,7 @@ pub(crate) fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
             output::message(&format!("penfold: something of {id} may be left; `penfold doctor` shows it\n"));
         }
     };
-    let result = penfold_control::watch(&settings, stop.as_fd(), &mut tell);
+    let result = penfold_control::watch_sandboxes(&settings, stop.as_fd(), &mut tell);
     service_manager::notify_stopping();
     result.map_err(|error: io::Error| {
         let sentence = format!("cannot watch the state root `{}`", settings.state_root.display());

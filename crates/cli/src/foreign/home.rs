@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use penfold_control::{EndMethod, Limits, Resolver, SandboxRef, StopResult, View, view};
+use penfold_control::{EndLimits, EndMethod, Resolver, SandboxRef, SandboxView, StopResult, view};
 use penfold_doctor::test_home::{Evidence, Look, TestHome, TestHomeError};
 use penfold_process::{ProcFs, ProcessId, Stat};
 use penfold_state::error_chain;
@@ -89,7 +89,7 @@ fn records(home: &TestHome) -> Result<Records, Failure> {
 }
 
 /// Tells whether a sandbox lives, or was lost and not cleaned up: then its cgroup, network and mounts may be there without a process.
-fn is_left(seen: &View) -> bool {
+fn is_left(seen: &SandboxView) -> bool {
     seen.status.is_living() || (seen.status == Status::Lost && seen.ended_at_ms.is_none())
 }
 
@@ -138,7 +138,7 @@ impl Sweep {
         } else {
             EndMethod::Stop { signal: None, grace: Some(request.grace) }
         };
-        let limits = Limits { patience: Some(request.patience), ..Limits::default() };
+        let limits = EndLimits { patience: Some(request.patience), ..EndLimits::default() };
         let mut roots: BTreeMap<&Path, Vec<SandboxRef>> = BTreeMap::new();
         for sandbox in left {
             roots.entry(&sandbox.root).or_default().push(sandbox.known.clone());
@@ -148,7 +148,7 @@ impl Sweep {
             home.verify()?;
             let results: Vec<Vec<StopResult>> = std::thread::scope(|scope| {
                 let end_root = |(root, targets): &(&Path, Vec<SandboxRef>)| {
-                    penfold_control::end(&Resolver::new(root), targets, how, &limits, &mut |_| {})
+                    penfold_control::end_sandboxes(&Resolver::new(root), targets, how, &limits, &mut |_| {})
                 };
                 let threads: Vec<_> = some.iter().map(|root| scope.spawn(move || end_root(root))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()

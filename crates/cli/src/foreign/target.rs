@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use penfold_cgroup::mountinfo::{self, Mount};
+use penfold_cgroup::mountinfo::{self, MountEntry};
 use penfold_cgroup::{Leaf, v1group};
 use penfold_process::{Pid, ProcFs};
 use penfold_teardown::{Search, Selector};
@@ -164,14 +164,14 @@ fn cgroup(given: &Path) -> Result<Option<Selector>, Failure> {
     }
     let is_root = || Err(refused(format!("refused to end `{shown}`: it is the root of all cgroups")));
     let text = std::fs::read("/proc/self/mountinfo").map_err(unread)?;
-    let mounts = mountinfo::parse(&text).map_err(|error| unread(std::io::Error::other(error)))?;
+    let mounts = mountinfo::parse_mountinfo(&text).map_err(|error| unread(std::io::Error::other(error)))?;
     let of_type = |wanted| mounts.iter().filter(move |mount| mount.fs_type == wanted);
-    let has_given = |mount: &&Mount| given.starts_with(&mount.mount_point);
+    let has_given = |mount: &&MountEntry| given.starts_with(&mount.mount_point);
     if of_type("cgroup").any(|mount| given == mount.mount_point) {
         return is_root();
     }
     if of_type("cgroup").any(|mount| has_given(&mount)) {
-        let found = v1group::processes(given, &mut Vec::new()).map_err(|errno| unopened(errno.into()))?;
+        let found = v1group::v1_processes(given, &mut Vec::new()).map_err(|errno| unopened(errno.into()))?;
         return Ok(found.then(|| Selector::CgroupV1(given.to_owned())));
     }
     let is_path = of_type("cgroup2").any(|mount| has_given(&mount));

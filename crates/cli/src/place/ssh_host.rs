@@ -83,7 +83,7 @@ impl SshHost {
 
     /// The command line for the shell of that host.
     pub(crate) fn program(&self) -> String {
-        penfold_process::quoted([self.program.as_deref().unwrap_or("penfold")])
+        penfold_process::quote_words([self.program.as_deref().unwrap_or("penfold")])
     }
 }
 

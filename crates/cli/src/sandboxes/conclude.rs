@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use penfold_launch::LaunchError;
 use penfold_state::{ExitStatus, Outcome};
 use penfold_teardown::Cause;
 
 use crate::exit_codes;
-use crate::failure::{Failure, NotStarted};
+use crate::failure::Failure;
 
 /// Returns the exit code of a command that has ended, or the failure of a command that did not start.
 pub(crate) fn conclude(
@@ -18,13 +19,14 @@ pub(crate) fn conclude(
 ) -> Result<u8, Failure> {
     match &outcome.report.failure {
         Some(failure) if outcome.report.findings.verified => {
-            Err(NotStarted { failure, command: name, directory }.into())
+            Err(LaunchError::of_start_failure(failure, name, directory).into())
         }
         _ => Ok(exit_code(outcome, preserve, fail_on_leak)),
     }
 }
 
-fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
+/// Returns the exit code of a command that has ended.
+pub(crate) fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
     let report = &outcome.report;
     if !report.findings.verified {
         return exit_codes::UNVERIFIED;

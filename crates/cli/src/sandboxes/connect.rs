@@ -1,6 +1,6 @@
 //! A connection to the supervisor of one sandbox.
 
-use penfold_control::{ANSWER, Client, ClientError};
+use penfold_control::{ANSWER, SupervisorClient, SupervisorClientError};
 use penfold_state::lives::NextLife;
 use penfold_state::{Files, error_chain};
 
@@ -9,13 +9,13 @@ use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 
 /// Connects to the supervisor of a sandbox, and returns its record too, for `exec` and `attach`.
-pub(crate) fn connect(global: &Global, word: &str) -> Result<(Client, Files), Failure> {
+pub(crate) fn connect(global: &Global, word: &str) -> Result<(SupervisorClient, Files), Failure> {
     let resolver = find::resolver(global);
     let known = resolver.resolve(word).map_err(Failure::not_started)?;
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("sandbox {id} {reason}"));
     let Some(files) = known.record else {
-        let gone = || refused("has no record");
+        let gone = || refused("has lost its record").hint(format!("`penfold kill {id}` ends it"));
         return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
     let has_ended = || refused("has ended").hint(format!("`penfold report {id}` shows how"));
@@ -26,17 +26,20 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<(Client, Files), Fa
     if files.has_ended() && files.lock().is_free() {
         return Err(has_ended());
     }
-    let client = Client::connect(&files, ANSWER).map_err(|error| {
-        let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
-        let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
-        if matches!(error, ClientError::Ended { .. }) {
+    let client = SupervisorClient::connect(&files, ANSWER).map_err(|error| {
+        if matches!(error, SupervisorClientError::Ended { .. }) {
             return has_ended();
         }
         let failure = Failure::new(FailureKind::NotStarted, error_chain(&error));
-        if foreground {
-            return failure.hint("only a sandbox of `penfold run -d` accepts `exec` and `attach`");
+        match error {
+            SupervisorClientError::Foreground { .. } => {
+                failure.hint("only a sandbox of `penfold run -d` accepts `exec` and `attach`")
+            }
+            SupervisorClientError::NoSocket { .. } | SupervisorClientError::Deserted { .. } => {
+                failure.hint(format!("`penfold kill {id}` ends the sandbox"))
+            }
+            _ => failure,
         }
-        failure
     })?;
     Ok((client, files))
 }

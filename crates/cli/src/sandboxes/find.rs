@@ -3,8 +3,8 @@
 use std::io::BufRead as _;
 use std::path::Path;
 
-use penfold_control::view::{self, Member};
-use penfold_control::{ResolveError, Resolver, SandboxRef, View};
+use penfold_control::view::{self, MemberView};
+use penfold_control::{ResolveError, Resolver, SandboxRef, SandboxView};
 
 use super::Sandboxes;
 use crate::args::ids::Ids;
@@ -97,7 +97,7 @@ pub(super) fn find_all<S: Sandboxes>(
 ///
 /// # Errors
 /// If the records cannot be read.
-pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef, View)>, Failure> {
+pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef, SandboxView)>, Failure> {
     if let Some(error) = resolver.blocked() {
         return Err(error.into());
     }
@@ -109,7 +109,7 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
 #[derive(Debug)]
 pub(crate) struct ChosenSandboxes<S> {
     /// The sandboxes in the order of the arguments.
-    pub(crate) found: Vec<(S, View)>,
+    pub(crate) found: Vec<(S, SandboxView)>,
     /// The exit code of the first argument that selects no sandbox, else success.
     pub(crate) exit: u8,
 }
@@ -173,12 +173,12 @@ pub(crate) fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
 pub(crate) fn members(
     resolver: &Resolver,
     known: &SandboxRef,
-    seen: &View,
+    seen: &SandboxView,
     full: bool,
-) -> Result<Vec<Member>, Failure> {
+) -> Result<Vec<MemberView>, Failure> {
     if !seen.status.is_living() {
         return Ok(Vec::new());
     }
-    view::members(resolver, known, seen, full)
+    view::list_members(resolver, known, seen, full)
         .or_fail(FailureKind::Other, "cannot list the processes of the sandbox")
 }

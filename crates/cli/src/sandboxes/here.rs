@@ -5,10 +5,10 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use penfold_control::{
-    ANSWER, Client, ClientError, End, EndMethod, ForgetError, Limits, PauseError, ResolveError, Resolver,
-    SandboxRef, View, ended_or, view,
+    ANSWER, EndLimits, EndMethod, ForgetError, PauseError, ResolveError, Resolver, SandboxEnd, SandboxRef,
+    SandboxView, SupervisorClient, SupervisorClientError, view,
 };
-use penfold_process::quoted;
+use penfold_process::quote_words;
 use penfold_state::Files;
 use penfold_state::wire::{Answer, Request};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -49,7 +49,7 @@ impl<'a> Here<'a> {
     }
 
     fn lives(&self, known: &SandboxRef) -> bool {
-        view::view(&self.resolver, known).is_some_and(|seen| seen.status.is_living())
+        view::observe_sandbox(&self.resolver, known).is_some_and(|seen| seen.status.is_living())
     }
 }
 
@@ -62,7 +62,7 @@ fn allow_many() {
 impl Sandboxes for Here<'_> {
     type Sandbox = SandboxRef;
 
-    fn list(&self, among: Among) -> Result<Vec<(SandboxRef, View)>, Failure> {
+    fn list(&self, among: Among) -> Result<Vec<(SandboxRef, SandboxView)>, Failure> {
         find::list(&self.resolver, among)
     }
 
@@ -96,17 +96,17 @@ impl Sandboxes for Here<'_> {
     }
 
     fn shown<'a>(&self, known: &'a SandboxRef) -> Shown<'a> {
-        let command = known.intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
+        let command = known.intent.as_ref().map(|intent| quote_words(&intent.command)).unwrap_or_default();
         Shown { id: &known.id, name: known.name.as_deref(), command }
     }
 
-    fn view(&self, known: &SandboxRef) -> Option<View> {
-        view::view(&self.resolver, known)
+    fn view(&self, known: &SandboxRef) -> Option<SandboxView> {
+        view::observe_sandbox(&self.resolver, known)
     }
 
-    fn end(&self, found: &[SandboxRef], how: EndMethod, limits: &Limits, doing: &str) -> Vec<EndResult> {
+    fn end(&self, found: &[SandboxRef], how: EndMethod, limits: &EndLimits, doing: &str) -> Vec<EndResult> {
         let mut slow = tally::progress(self.global, doing, found);
-        let results = penfold_control::end(&self.resolver, found, how, limits, &mut slow);
+        let results = penfold_control::end_sandboxes(&self.resolver, found, how, limits, &mut slow);
         drop(slow);
         found.iter().zip(results).map(|(known, result)| EndResult::of(&known.id, result)).collect()
     }
@@ -120,16 +120,16 @@ impl Sandboxes for Here<'_> {
             found.iter().map(|known| known.record.as_ref().filter(|_| self.lives(known))).collect();
         let request = Request::Forward(signal.as_raw());
         let answers = penfold_control::at_once(&records, |files| {
-            files.map(|files| Client::connect(files, ANSWER)?.request(&request, ANSWER))
+            files.map(|files| SupervisorClient::connect(files, ANSWER)?.request(&request, ANSWER))
         });
         found.iter().zip(answers).map(|(known, answer)| self.is_sent(known, answer)).collect()
     }
 
-    fn forget(&self, known: &SandboxRef, limits: &Limits) -> EndResult {
+    fn forget(&self, known: &SandboxRef, limits: &EndLimits) -> EndResult {
         removal(penfold_control::forget_sandbox(&self.resolver, known, limits))
     }
 
-    fn remove_record(&self, known: &SandboxRef, limits: &Limits) -> EndResult {
+    fn remove_record(&self, known: &SandboxRef, limits: &EndLimits) -> EndResult {
         removal(penfold_control::remove_record(&self.resolver, known, limits))
     }
 
@@ -138,8 +138,8 @@ impl Sandboxes for Here<'_> {
         found: &[SandboxRef],
         any: bool,
         limit: Option<Duration>,
-    ) -> Result<Vec<Option<End>>, Failure> {
-        Ok(penfold_control::wait(&self.resolver, found, any, limit, &mut |_| ()))
+    ) -> Result<Vec<Option<SandboxEnd>>, Failure> {
+        Ok(penfold_control::wait_for_sandboxes(&self.resolver, found, any, limit, &mut |_| ()))
     }
 
     fn has_exited(&self, known: &SandboxRef) -> bool {
@@ -163,26 +163,7 @@ impl Sandboxes for Here<'_> {
     }
 
     fn extend(&self, known: &SandboxRef, lease_ms: u64) -> Result<(), Box<dyn Error>> {
-        let status = view::view(&self.resolver, known).map(|seen| seen.status);
-        let lives = status.is_some_and(penfold_state::state::Status::is_living);
-        let Some(files) = known.record.as_ref().filter(|_| lives) else {
-            return Err(match status {
-                Some(status) => format!("the sandbox is {status}").into(),
-                None => "the sandbox is gone".into(),
-            });
-        };
-        let answer = Client::connect(files, ANSWER)
-            .and_then(|client| {
-                penfold_sys::crash_point!("extend-connected");
-                client.request(&Request::Extend(lease_ms), ANSWER)
-            })
-            .map_err(|error| ended_or(files, error))?;
-        match answer {
-            Answer::Done => Ok(()),
-            Answer::Refused(reason) => Err(reason.into()),
-            Answer::Outcome(_) => Err("the sandbox has ended".into()),
-            _ => Err("the supervisor sent an unexpected answer".into()),
-        }
+        Ok(penfold_control::extend_lease(&self.resolver, known, lease_ms)?)
     }
 }
 
@@ -195,25 +176,26 @@ impl Here<'_> {
     fn is_sent(
         &self,
         known: &SandboxRef,
-        answer: Option<Result<Answer, ClientError>>,
+        answer: Option<Result<Answer, SupervisorClientError>>,
     ) -> Result<(), Failure> {
         let failed = |reason: Box<dyn Error>| {
             Failure::new(FailureKind::Other, format!("cannot signal the command of sandbox {}", known.id))
                 .because(reason)
         };
+        let ends = || format!("`penfold kill {}` ends it", known.id);
         match answer {
             Some(Ok(Answer::Done)) => Ok(()),
             _ if !Here { resolver: self.resolver.again(), ..*self }.lives(known) => Ok(()),
             Some(Ok(Answer::Refused(reason))) => Err(failed(reason.into())),
             Some(Ok(_)) => Err(failed("the supervisor sent an unexpected answer".into())),
-            Some(Err(ClientError::NoSocket { .. })) => {
+            Some(Err(SupervisorClientError::Foreground { .. })) => {
                 Err(failed("it is a foreground sandbox: send the signal to its `penfold run`".into()))
             }
+            Some(Err(
+                error @ (SupervisorClientError::NoSocket { .. } | SupervisorClientError::Deserted { .. }),
+            )) => Err(failed(error.into()).hint(ends())),
             Some(Err(error)) => Err(failed(error.into())),
-            None => {
-                Err(failed("it has no supervisor".into())
-                    .hint(format!("`penfold kill {}` ends it", known.id)))
-            }
+            None => Err(failed("its record is lost, so its supervisor cannot be asked".into()).hint(ends())),
         }
     }
 }

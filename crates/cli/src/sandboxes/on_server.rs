@@ -6,9 +6,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use penfold_api::{Ended, Sandbox};
-use penfold_client::{Client, Error, Method, encoded};
-use penfold_control::{End, EndMethod, ForgetError, Limits, ResolveError, View};
-use penfold_state::time::millis;
+use penfold_client::{Client, Error, Method, encode_word};
+use penfold_control::{EndLimits, EndMethod, ForgetError, ResolveError, SandboxEnd, SandboxView};
+use penfold_state::time::whole_millis;
 use penfold_state::{ExitStatus, StartFailure};
 use penfold_teardown::Cause;
 use rustix::process::Signal;
@@ -26,13 +26,13 @@ use crate::failure::{Failure, FailureKind};
 pub(crate) struct OnServer(pub(crate) Client);
 
 impl Sandboxes for OnServer {
-    type Sandbox = View;
+    type Sandbox = SandboxView;
 
-    fn list(&self, among: Among) -> Result<Vec<(View, View)>, Failure> {
+    fn list(&self, among: Among) -> Result<Vec<(SandboxView, SandboxView)>, Failure> {
         Ok(list(&self.0, among)?.into_iter().map(|view| (view.clone(), view)).collect())
     }
 
-    fn find(&self, word: &str) -> Result<View, Miss> {
+    fn find(&self, word: &str) -> Result<SandboxView, Miss> {
         let missing = || Miss::Word(ResolveError::NotFound { word: word.to_owned() }.into());
         if word.is_empty() {
             return Err(missing());
@@ -48,7 +48,7 @@ impl Sandboxes for OnServer {
         }
     }
 
-    fn find_older(&self, word: &str, newest: &View) -> Result<Vec<View>, Failure> {
+    fn find_older(&self, word: &str, newest: &SandboxView) -> Result<Vec<SandboxView>, Failure> {
         if newest.name.as_deref() != Some(word) {
             return Ok(Vec::new());
         }
@@ -57,24 +57,24 @@ impl Sandboxes for OnServer {
         Ok(found)
     }
 
-    fn look_again(&mut self, _: &mut Selection<View>) {
+    fn look_again(&mut self, _: &mut Selection<SandboxView>) {
         // A request names an id, which no later sandbox has.
     }
 
-    fn shown<'a>(&self, view: &'a View) -> Shown<'a> {
+    fn shown<'a>(&self, view: &'a SandboxView) -> Shown<'a> {
         Shown { id: &view.id, name: view.name.as_deref(), command: view.command_line() }
     }
 
-    fn view(&self, view: &View) -> Option<View> {
+    fn view(&self, view: &SandboxView) -> Option<SandboxView> {
         Some(view.clone())
     }
 
-    fn end(&self, found: &[View], how: EndMethod, limits: &Limits, _: &str) -> Vec<EndResult> {
-        let patience_ms = limits.patience.map(millis);
+    fn end(&self, found: &[SandboxView], how: EndMethod, limits: &EndLimits, _: &str) -> Vec<EndResult> {
+        let patience_ms = limits.patience.map(whole_millis);
         let (act, body) = match how {
             EndMethod::Stop { signal, grace } => {
                 let signal = signal.map(|signal| signal.as_raw().to_string());
-                let grace_ms = grace.map(millis);
+                let grace_ms = grace.map(whole_millis);
                 ("stop", json!({ "signal": signal, "grace_ms": grace_ms, "patience_ms": patience_ms }))
             }
             EndMethod::Kill => ("kill", json!({ "patience_ms": patience_ms })),
@@ -92,11 +92,11 @@ impl Sandboxes for OnServer {
             .hint("`penfold stop -s SIGNAL` sends it, and ends the sandbox"))
     }
 
-    fn signal(&self, found: &[View], signal: Signal) -> Vec<Result<(), Failure>> {
+    fn signal(&self, found: &[SandboxView], signal: Signal) -> Vec<Result<(), Failure>> {
         found.iter().map(|_| self.check_signal(signal)).collect()
     }
 
-    fn forget(&self, view: &View, limits: &Limits) -> EndResult {
+    fn forget(&self, view: &SandboxView, limits: &EndLimits) -> EndResult {
         if view.status.is_living() {
             let error = ForgetError::Living { id: view.id.clone(), status: view.status };
             return EndResult::Failed(error.into());
@@ -104,25 +104,30 @@ impl Sandboxes for OnServer {
         self.remove_record(view, limits)
     }
 
-    fn remove_record(&self, view: &View, _: &Limits) -> EndResult {
+    fn remove_record(&self, view: &SandboxView, _: &EndLimits) -> EndResult {
         end_result(&view.id, self.0.send::<Ended>(Method::DELETE, &path(&view.id), &[], Vec::new().into()))
     }
 
-    fn wait(&self, found: &[View], any: bool, limit: Option<Duration>) -> Result<Vec<Option<End>>, Failure> {
+    fn wait(
+        &self,
+        found: &[SandboxView],
+        any: bool,
+        limit: Option<Duration>,
+    ) -> Result<Vec<Option<SandboxEnd>>, Failure> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         ends(&self.0, found, any, until)
     }
 
-    fn has_exited(&self, _: &View) -> bool {
+    fn has_exited(&self, _: &SandboxView) -> bool {
         // The server does not tell.
         false
     }
 
-    fn was_in_front(&self, view: &View) -> bool {
+    fn was_in_front(&self, view: &SandboxView) -> bool {
         !view.detached
     }
 
-    fn set_paused(&self, view: &View, paused: bool) -> Result<(), Failure> {
+    fn set_paused(&self, view: &SandboxView, paused: bool) -> Result<(), Failure> {
         let act = if paused { "pause" } else { "unpause" };
         let url = format!("{}/{act}", path(&view.id));
         let done = self.0.send::<Sandbox>(Method::POST, &url, &[], Vec::new().into());
@@ -131,7 +136,7 @@ impl Sandboxes for OnServer {
         })
     }
 
-    fn extend(&self, view: &View, lease_ms: u64) -> Result<(), Box<dyn std::error::Error>> {
+    fn extend(&self, view: &SandboxView, lease_ms: u64) -> Result<(), Box<dyn std::error::Error>> {
         let url = format!("{}/extend", path(&view.id));
         self.0.call::<Sandbox>(Method::POST, &url, &[], &json!({ "lease_ms": lease_ms }))?;
         Ok(())
@@ -139,13 +144,13 @@ impl Sandboxes for OnServer {
 }
 
 /// Lists the sandboxes of the server; the youngest last.
-pub(crate) fn list(client: &Client, among: Among) -> Result<Vec<View>, Failure> {
+pub(crate) fn list(client: &Client, among: Among) -> Result<Vec<SandboxView>, Failure> {
     Ok(client.list(among == Among::Every)?.into_iter().map(Sandbox::into_view).collect())
 }
 
 /// The path of a sandbox.
 pub(crate) fn path(id: &str) -> String {
-    format!("/v1/sandboxes/{}", encoded(id))
+    format!("/v1/sandboxes/{}", encode_word(id))
 }
 
 /// Requests the end of one sandbox, with a client of its own.
@@ -193,10 +198,10 @@ const ROUND_MS: u64 = 30_000;
 /// Waits for all sandboxes, or for one of them if `any`; `None` for those that have not ended.
 fn ends(
     client: &Client,
-    found: &[View],
+    found: &[SandboxView],
     any: bool,
     until: Option<Instant>,
-) -> Result<Vec<Option<End>>, Failure> {
+) -> Result<Vec<Option<SandboxEnd>>, Failure> {
     let (sender, answers) = mpsc::channel();
     for (index, view) in found.iter().enumerate() {
         let (client, id, sender) = (client.again()?, view.id.clone(), sender.clone());
@@ -208,7 +213,7 @@ fn ends(
             .map_err(|error| Failure::new(FailureKind::Other, "cannot start a thread").because(error))?;
     }
     drop(sender);
-    let mut ends: Vec<Option<End>> = vec![None; found.len()];
+    let mut ends: Vec<Option<SandboxEnd>> = vec![None; found.len()];
     loop {
         let received = match until {
             // The server's last answer may take a moment.
@@ -230,22 +235,28 @@ fn ends(
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Waits for the end of one sandbox; `None` when the time is over.
-pub(crate) fn wait_for_end(client: &Client, id: &str, until: Option<Instant>) -> Result<Option<End>, Error> {
+pub(crate) fn wait_for_end(
+    client: &Client,
+    id: &str,
+    until: Option<Instant>,
+) -> Result<Option<SandboxEnd>, Error> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let ms = left.map_or(ROUND_MS, |left| penfold_state::time::millis(left).min(ROUND_MS));
+        let ms = left.map_or(ROUND_MS, |left| penfold_state::time::whole_millis(left).min(ROUND_MS));
         let path = format!("{}/wait?timeout_ms={ms}", path(id));
         match client.persist(false, |client| client.get::<Waited>(&path)) {
             Ok(Waited { ended: true, exit, cause: Some(cause), failure }) => {
-                return Ok(Some(End::Known { exit, cause, failure }));
+                return Ok(Some(SandboxEnd::Known { exit, cause, failure }));
             }
-            Ok(Waited { ended: true, .. }) => return Ok(Some(End::Unknown)),
+            Ok(Waited { ended: true, .. }) => return Ok(Some(SandboxEnd::Unknown)),
             Ok(_) if left.is_some_and(|left| left.is_zero()) => return Ok(None),
             Ok(_) => {}
             Err(Error::Problem(problem)) if problem.kind() == "unverified" => {
-                return Ok(Some(End::Unverified));
+                return Ok(Some(SandboxEnd::Unverified));
             }
-            Err(Error::Problem(problem)) if problem.kind() == "not_found" => return Ok(Some(End::Removed)),
+            Err(Error::Problem(problem)) if problem.kind() == "not_found" => {
+                return Ok(Some(SandboxEnd::Removed));
+            }
             Err(error) => return Err(error),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use penfold_control::{CpuRates, Meter, Resolver, SandboxRef, View};
+use penfold_control::{CpuRates, Meter, Resolver, SandboxRef, SandboxView};
 use rustix::event::Timespec;
 
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -31,7 +31,7 @@ impl Sampler {
     pub(crate) fn look(
         &mut self,
         resolver: &Resolver,
-        found: &[(SandboxRef, View)],
+        found: &[(SandboxRef, SandboxView)],
     ) -> HashMap<String, Numbers> {
         let living = found.iter().filter(|(_, seen)| seen.status.is_living());
         let numbers: HashMap<String, Numbers> = living
@@ -49,7 +49,7 @@ impl Sampler {
     pub(crate) fn look_twice(
         &mut self,
         resolver: &Resolver,
-        found: &[(SandboxRef, View)],
+        found: &[(SandboxRef, SandboxView)],
     ) -> HashMap<String, Numbers> {
         let numbers = self.look(resolver, found);
         if numbers.values().all(|numbers| numbers.cpu_percent.is_some()) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_control::{Progress, SandboxRef, StopResult};
+use penfold_control::{EndProgress, SandboxRef, StopResult};
 use penfold_teardown::Survivor;
 
 use crate::args::verb::Global;
@@ -18,7 +18,7 @@ const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 const AWAITED_DELAY: Duration = Duration::from_secs(1);
 
 /// Returns a callback that shows the progress on a terminal, in a line that goes when the callback is dropped.
-pub(crate) fn progress(global: &Global, doing: &str, targets: &[SandboxRef]) -> impl FnMut(Progress) {
+pub(crate) fn progress(global: &Global, doing: &str, targets: &[SandboxRef]) -> impl FnMut(EndProgress) {
     let mut line = LiveLine::new(global.quiet);
     let doing = doing.to_owned();
     move |progress| {
@@ -38,7 +38,7 @@ pub(crate) fn progress(global: &Global, doing: &str, targets: &[SandboxRef]) -> 
 fn awaited(targets: &[SandboxRef]) -> Option<String> {
     let lives = |known: &&SandboxRef| known.record.as_ref().is_some_and(|record| !record.lock().is_free());
     let known = targets.iter().find(lives)?;
-    let awaited = penfold_control::awaited(known.intent.as_ref()?);
+    let awaited = penfold_control::describe_remains(known.intent.as_ref()?);
     Some(if targets.len() > 1 { format!("{}: {awaited}", known.id) } else { awaited })
 }
 

@@ -40,9 +40,12 @@ pub(super) fn on_terminal(host: &SshHost, words: &[OsString], kind: FailureKind)
     let texts: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut command = ssh(host, "-t");
     // ssh has no code for a command that died of a signal, as a verb does after Ctrl-C; a shell has one.
-    let line =
-        format!("trap : INT QUIT; {} ssh-end -- {}; exit $?", host.program(), penfold_process::quoted(texts));
-    command.push(format!("exec sh -c {}", penfold_process::quoted([line])).into());
+    let line = format!(
+        "trap : INT QUIT; {} ssh-end -- {}; exit $?",
+        host.program(),
+        penfold_process::quote_words(texts)
+    );
+    command.push(format!("exec sh -c {}", penfold_process::quote_words([line])).into());
     crate::execute::program(&command, Vec::new(), Vec::new()).with_kind(kind)
 }
 
@@ -81,7 +84,7 @@ pub(super) fn call(host: &SshHost, words: Vec<OsString>, input: bool, kinds: &Ki
 fn watch_signals() -> io::Result<SignalFd> {
     let numbers = PASSED.into_iter().map(Signal::as_raw).filter(|&number| !signal::is_ignored(number));
     let set = SignalSet::of(numbers);
-    signal::block(&set)?;
+    signal::block_signals(&set)?;
     SignalFd::open(&set)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use penfold_state::counters::{BOUNDS_US, Counters, Value};
+use penfold_state::counters::{BOUNDS_US, CounterValue, Counters};
 use serde::Serialize;
 
 /// The prefix of all names.
@@ -73,11 +73,13 @@ pub(crate) fn shown(counters: &Counters) -> Vec<Shown> {
         .collect()
 }
 
-fn lines(labels: &[(&'static str, &'static str)], value: &Value) -> Vec<Line> {
+fn lines(labels: &[(&'static str, &'static str)], value: &CounterValue) -> Vec<Line> {
     let labels: Vec<_> = labels.iter().map(|&(key, value)| (key, value.to_owned())).collect();
     match value {
-        Value::Count(number) => vec![Line { suffix: "_total", labels, number: Number::Count(*number) }],
-        Value::Histogram { sum_us, buckets } => {
+        CounterValue::Count(number) => {
+            vec![Line { suffix: "_total", labels, number: Number::Count(*number) }]
+        }
+        CounterValue::Histogram { sum_us, buckets } => {
             let seconds = |us| Duration::from_micros(us).as_secs_f64();
             let bounds = BOUNDS_US.map(|us| seconds(us).to_string()).into_iter().chain(["+Inf".to_owned()]);
             let mut count = 0;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use penfold_control::View;
-use penfold_control::view::Member;
+use penfold_control::SandboxView;
+use penfold_control::view::MemberView;
 
-use penfold_process::quoted;
+use penfold_process::quote_words;
 
 use crate::text::{lines, template};
 
@@ -18,20 +18,20 @@ pub(crate) struct Style {
 }
 
 /// Draws one line for each process; the processes of an exec are below a line for that exec.
-pub(crate) fn draw(seen: &View, members: &[Member], style: Style) -> String {
+pub(crate) fn draw(seen: &SandboxView, members: &[MemberView], style: Style) -> String {
     let mut page = Page { text: String::new(), style, below: HashMap::new() };
     for member in members {
         page.below.entry(member.parent).or_default().push(member);
     }
     let tops = page.below.remove(&None).unwrap_or_default();
-    let own: Vec<&Member> = tops.iter().copied().filter(|member| member.exec.is_none()).collect();
+    let own: Vec<&MemberView> = tops.iter().copied().filter(|member| member.exec.is_none()).collect();
     let numbers: Vec<u32> = seen.execs.iter().map(|exec| exec.number).collect();
     page.level(&own, "", numbers.is_empty());
     for (index, number) in numbers.iter().enumerate() {
         let last = index + 1 == numbers.len();
-        let command = seen.execs.get(index).map(|exec| quoted(&exec.command)).unwrap_or_default();
+        let command = seen.execs.get(index).map(|exec| quote_words(&exec.command)).unwrap_or_default();
         let _ = writeln!(page.text, "{}exec {number}  {}", branch(last), template::printable(&command));
-        let of_exec: Vec<&Member> =
+        let of_exec: Vec<&MemberView> =
             tops.iter().copied().filter(|member| member.exec == Some(*number)).collect();
         page.level(&of_exec, trunk(last), true);
     }
@@ -41,16 +41,16 @@ pub(crate) fn draw(seen: &View, members: &[Member], style: Style) -> String {
 struct Page<'a> {
     text: String,
     style: Style,
-    below: HashMap<Option<i32>, Vec<&'a Member>>,
+    below: HashMap<Option<i32>, Vec<&'a MemberView>>,
 }
 
 impl Page<'_> {
     /// Draws the processes below `tops`. `closed`: no other branch follows. Iterative, because a tree may be as deep as
     /// the pid limit of the host.
-    fn level(&mut self, tops: &[&Member], indent: &str, closed: bool) {
+    fn level(&mut self, tops: &[&MemberView], indent: &str, closed: bool) {
         /// The maximum indent; deeper processes keep it.
         const DEEP: usize = 200;
-        let mut pending: Vec<(&Member, String, bool)> = Vec::new();
+        let mut pending: Vec<(&MemberView, String, bool)> = Vec::new();
         for (index, member) in tops.iter().enumerate().rev() {
             pending.push((member, indent.to_owned(), closed && index + 1 == tops.len()));
         }
@@ -65,7 +65,7 @@ impl Page<'_> {
         }
     }
 
-    fn words(&self, member: &Member) -> String {
+    fn words(&self, member: &MemberView) -> String {
         let mut words = String::new();
         if self.style.pids {
             let _ = write!(words, "{} ", member.id.pid.as_raw_pid());

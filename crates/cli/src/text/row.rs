@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penfold_control::{Usage, View};
+use penfold_control::{SandboxUsage, SandboxView};
 use penfold_process::Port;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::text::time;
 pub(crate) struct Row<'a> {
     pub(crate) schema: u32,
     #[serde(flatten)]
-    pub(crate) view: &'a View,
+    pub(crate) view: &'a SandboxView,
     #[serde(flatten)]
     pub(crate) times: Times,
     /// The user and the state root, in a list of all users' sandboxes.
@@ -45,7 +45,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    fn of(view: &View) -> Times {
+    fn of(view: &SandboxView) -> Times {
         let [started_at, ended_at, expires_at] =
             [view.started_at_ms, view.ended_at_ms, view.expires_at_ms].map(|time| time.map(time::utc_ms));
         Times { started_at, ended_at, expires_at }
@@ -56,7 +56,7 @@ impl Times {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Numbers {
     #[serde(flatten)]
-    pub(crate) usage: Usage,
+    pub(crate) usage: SandboxUsage,
     /// The use of CPU since the last look, in percent of one CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_percent: Option<f64>,
@@ -75,7 +75,7 @@ pub(crate) struct UserHome {
 }
 
 impl Row<'_> {
-    pub(crate) fn of(view: &View) -> Row<'_> {
+    pub(crate) fn of(view: &SandboxView) -> Row<'_> {
         let times = Times::of(view);
         Row { schema: penfold_state::record::SCHEMA, view, times, home: None, usage: None, ports: None }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use penfold_state::wire::Ending;
 use penfold_state::{ExitStatus, Outcome, Report, Totals, cause_clause};
-use penfold_supervisor::Progress;
+use penfold_supervisor::LauncherProgress;
 use penfold_teardown::report::SPARE;
-use penfold_teardown::{Cause, Ended, Spared};
+use penfold_teardown::{Cause, EndedMember, SparedProcess};
 
 use crate::text::lines::{self, count};
 use crate::text::{requester, template};
@@ -23,18 +23,18 @@ const NEXT: &str = "          ";
 const SHORTEST: usize = 12;
 
 /// The line for a terminal while a sandbox is ending.
-pub(crate) fn progress(progress: Progress) -> String {
+pub(crate) fn progress(progress: LauncherProgress) -> String {
     match progress {
-        Progress::PassedOn => {
+        LauncherProgress::PassedOn => {
             "penfold: the command handles Ctrl-C itself; Ctrl-\\, or Ctrl-C three times within a second, kills\n"
                 .to_owned()
         }
-        Progress::Ending(Ending::Stopping(grace)) => {
+        LauncherProgress::Ending(Ending::Stopping(grace)) => {
             let grace = human(Duration::from_millis(grace));
             format!("penfold: stopping; what is left after {grace} is killed, Ctrl-C kills now\n")
         }
-        Progress::Ending(Ending::Killing) => "penfold: killing, and waiting until all members are gone\n".to_owned(),
-        Progress::Awaiting(_) => String::new(),
+        LauncherProgress::Ending(Ending::Killing) => "penfold: killing, and waiting until all members are gone\n".to_owned(),
+        LauncherProgress::Awaiting(_) => String::new(),
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn spared(report: &Report, verb: &str) -> Vec<String> {
     let limits = if report.limits.is_empty() { "" } else { ", without the limits of the sandbox" };
     let findings = &report.findings;
     let named = findings.spared.iter().map(|spared| {
-        let Spared { command, pid, rule, start_time, .. } = spared;
+        let SparedProcess { command, pid, rule, start_time, .. } = spared;
         format!(
             "{verb}: {command} (pid {pid}, rule {rule}{limits}); `penfold reap --pid {pid}@{start_time}` ends it"
         )
@@ -219,7 +219,7 @@ fn strays(text: &mut String, outcome: &Outcome, width: Option<usize>) {
     line(text, &format!("  {verified}"));
 }
 
-fn name(stray: &Ended, width: Option<usize>) -> String {
+fn name(stray: &EndedMember, width: Option<usize>) -> String {
     let command = template::printable(stray.command.as_deref().unwrap_or(&stray.name));
     let mut facts = format!("pid {}", stray.pid);
     for fact in stray.why.iter().cloned().chain(stray.signal.map(value::signal_name)) {
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_stray_is_cut_to_the_width_of_the_terminal() {
-        let stray = Ended {
+        let stray = EndedMember {
             pid: 4121,
             start_time: 0,
             name: "sh".to_owned(),

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use penfold_control::view::View;
-use penfold_state::ExitStatus;
+use penfold_control::view::SandboxView;
 use penfold_state::state::Status;
+use penfold_state::{ExitStatus, cause_word};
 use penfold_teardown::Cause;
 
 use crate::text::lines;
@@ -16,7 +16,7 @@ use crate::value::Invalid;
 pub(crate) const STOPPED: &str = "stopped";
 
 /// The fields of a template: name, heading, value.
-type Field = (&'static str, &'static str, fn(&View, u64) -> String);
+type Field = (&'static str, &'static str, fn(&SandboxView, u64) -> String);
 
 const FIELDS: &[Field] = &[
     ("ID", "ID", |view, _| view.id.clone()),
@@ -30,8 +30,8 @@ const FIELDS: &[Field] = &[
     ("EndedAt", "ENDED AT", |view, _| view.ended_at_ms.map_or_else(String::new, utc)),
     ("ExpiresAt", "EXPIRES AT", |view, _| view.expires_at_ms.map_or_else(String::new, utc)),
     ("Labels", "LABELS", |view, _| labels(view)),
-    ("Exit", "EXIT", |view, _| view.exit.map(exit).unwrap_or_default()),
-    ("Cause", "CAUSE", |view, _| view.cause.map(cause).unwrap_or_default()),
+    ("Exit", "EXIT", |view, _| view.exit.map(|exit| exit.to_string()).unwrap_or_default()),
+    ("Cause", "CAUSE", |view, _| view.cause.map(cause_word).unwrap_or_default()),
     ("Level", "LEVEL", |view, _| view.level.map(|level| level.to_string()).unwrap_or_default()),
     ("Leader", "LEADER", |view, _| pid(view.leader)),
     ("Owner", "OWNER", |view, _| pid(view.owner)),
@@ -106,14 +106,14 @@ fn unescaped(text: &str) -> String {
 
 impl Template {
     /// Fills in the template for one sandbox; adds a line feed.
-    pub(crate) fn line(&self, view: &View, now: u64) -> String {
+    pub(crate) fn line(&self, view: &SandboxView, now: u64) -> String {
         let mut text = self.fill(|(_, _, value)| printable(&value(view, now)));
         text.push('\n');
         text
     }
 
     /// The table of several sandboxes.
-    pub(crate) fn table<'a>(&self, views: impl Iterator<Item = &'a View>, now: u64) -> String {
+    pub(crate) fn table<'a>(&self, views: impl Iterator<Item = &'a SandboxView>, now: u64) -> String {
         let split = |line: String| line.split('\t').map(|cell| cell.trim().to_owned()).collect();
         let mut rows: Vec<Vec<String>> = vec![split(self.fill(|(_, heading, _)| (*heading).to_owned()))];
         rows.extend(views.map(|view| split(self.fill(|(_, _, value)| printable(&value(view, now))))));
@@ -138,35 +138,21 @@ pub(crate) fn printable(text: &str) -> String {
     clean
 }
 
-pub(crate) fn name(view: &View) -> String {
+pub(crate) fn name(view: &SandboxView) -> String {
     view.name.clone().unwrap_or_else(|| "-".to_owned())
 }
 
 /// The command and its arguments, separated by blanks; `?` if the record does not have them.
-pub(crate) fn command(view: &View) -> String {
+pub(crate) fn command(view: &SandboxView) -> String {
     if view.command.is_empty() { "?".to_owned() } else { view.command_line() }
 }
 
-pub(crate) fn labels(view: &View) -> String {
+pub(crate) fn labels(view: &SandboxView) -> String {
     view.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 fn pid(process: Option<penfold_process::ProcessId>) -> String {
     process.map(|process| process.pid.as_raw_pid().to_string()).unwrap_or_default()
-}
-
-/// The cause of the end, in one word.
-pub(crate) fn cause(cause: Cause) -> String {
-    let word = serde_json::to_value(cause).ok();
-    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
-}
-
-/// `3` or `signal 9`.
-pub(crate) fn exit(status: ExitStatus) -> String {
-    match status {
-        ExitStatus::Code(code) => code.to_string(),
-        ExitStatus::Signal(signal) => format!("signal {signal}"),
-    }
 }
 
 /// Whether the exit status of a stopped command shows that SIGKILL was not needed.
@@ -175,12 +161,12 @@ pub(crate) fn is_polite(exit: Option<ExitStatus>) -> bool {
 }
 
 /// Whether a stop ended the sandbox without SIGKILL to its command.
-pub(crate) fn is_stopped(view: &View) -> bool {
+pub(crate) fn is_stopped(view: &SandboxView) -> bool {
     view.status == Status::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
 }
 
 /// The status with details: `exited (3) 2m ago`, `waiting (exit 3, next start in 6s) (4 restarts)`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
-pub(crate) fn status(view: &View, now: u64) -> String {
+pub(crate) fn status(view: &SandboxView, now: u64) -> String {
     let word = view.status;
     let code = || view.exit.map(|exit| exit.shell_code().to_string());
     let detail = match (word, view.cause) {
@@ -194,10 +180,10 @@ pub(crate) fn status(view: &View, now: u64) -> String {
             Some(both.join(", ")).filter(|both| !both.is_empty())
         }
         (Status::Killed, _) => {
-            let both: Vec<String> = view.cause.map(cause).into_iter().chain(code()).collect();
+            let both: Vec<String> = view.cause.map(cause_word).into_iter().chain(code()).collect();
             Some(both.join(", ")).filter(|both| !both.is_empty())
         }
-        (Status::Failed | Status::Stopping, _) => view.cause.map(cause),
+        (Status::Failed | Status::Stopping, _) => view.cause.map(cause_word),
         _ => None,
     };
     let mut text = if is_stopped(view) { STOPPED.to_owned() } else { word.to_string() };
@@ -226,7 +212,7 @@ pub(crate) fn status(view: &View, now: u64) -> String {
     text
 }
 
-pub(crate) fn started(view: &View, now: u64) -> String {
+pub(crate) fn started(view: &SandboxView, now: u64) -> String {
     view.started_at_ms.map_or_else(|| "?".to_owned(), |at| format!("{} ago", ago(at, now)))
 }
 

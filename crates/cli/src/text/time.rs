@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penfold_state::time::rfc3339;
+use penfold_state::time::format_rfc3339;
 
 use crate::value;
 
@@ -44,14 +44,14 @@ pub(crate) fn since(given: &str) -> Result<Since, NoTime> {
 
 /// Formats milliseconds since 1970 as `2026-11-21T10:35:00Z`.
 pub(crate) fn utc(ms: u64) -> String {
-    let mut text = rfc3339(ms.saturating_mul(1_000_000));
+    let mut text = format_rfc3339(ms.saturating_mul(1_000_000));
     text.replace_range(19..29, "");
     text
 }
 
 /// Formats milliseconds since 1970 as `2026-11-21T10:35:00.000Z`.
 pub(crate) fn utc_ms(ms: u64) -> String {
-    let mut text = rfc3339(ms.saturating_mul(1_000_000));
+    let mut text = format_rfc3339(ms.saturating_mul(1_000_000));
     text.replace_range(23..29, "");
     text
 }
@@ -73,7 +73,7 @@ fn parse(text: &str) -> Option<u64> {
         || minute > 59
         || second > 60
         || fraction.is_empty()
-        || penfold_state::time::date(days) != (year, month, day)
+        || penfold_state::time::gregorian_date(days) != (year, month, day)
     {
         return None;
     }
@@ -113,7 +113,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use penfold_state::time::date;
+    use penfold_state::time::gregorian_date;
 
     use super::*;
 
@@ -121,20 +121,23 @@ mod tests {
     fn dates_and_days_are_each_others_way_back() {
         let mut last = (1969, 12, 31);
         for day in 0..220_000 {
-            let next = date(day);
+            let next = gregorian_date(day);
             assert_eq!(days(next.0, next.1, next.2), day);
             assert!(next > last && (next.2 == 1 || next.2 == last.2 + 1), "{last:?} {next:?}");
             last = next;
         }
-        assert_eq!((date(0), date(11_016), date(20_778)), ((1970, 1, 1), (2000, 2, 29), (2026, 11, 21)));
+        assert_eq!(
+            (gregorian_date(0), gregorian_date(11_016), gregorian_date(20_778)),
+            ((1970, 1, 1), (2000, 2, 29), (2026, 11, 21))
+        );
     }
 
     #[test]
     fn times_are_read_as_they_are_written() {
         for time in [0, 1, 951_782_400 * SECOND, 1_795_257_300 * SECOND + 123_456_789, u64::MAX] {
-            assert_eq!(parse(&rfc3339(time)), Some(time), "{}", rfc3339(time));
+            assert_eq!(parse(&format_rfc3339(time)), Some(time), "{}", format_rfc3339(time));
         }
-        assert_eq!(rfc3339(1_795_257_300 * SECOND), "2026-11-21T10:35:00.000000000Z");
+        assert_eq!(format_rfc3339(1_795_257_300 * SECOND), "2026-11-21T10:35:00.000000000Z");
     }
 
     #[test]

@@ -38,7 +38,8 @@ impl Groups {
     /// The group of a job in v2, and a step below it.
     fn v2(job: u32) -> Option<Groups> {
         let text = std::fs::read("/proc/self/mountinfo").unwrap();
-        let unified = mountinfo::parse(&text).unwrap().into_iter().find(|mount| mount.fs_type == "cgroup2");
+        let unified =
+            mountinfo::parse_mountinfo(&text).unwrap().into_iter().find(|mount| mount.fs_type == "cgroup2");
         let Some(unified) = unified.filter(|_| is_root()) else {
             skip("no cgroup2 to write to");
             return None;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use penfold_process::{Pid, ProcFs};
-use penfold_resource::{Planned, Presence};
+use penfold_resource::{PlannedResource, ResourcePresence};
 use penfold_state::Intent;
 use penfold_state::evidence::fingerprints;
 
@@ -12,10 +12,10 @@ const NAMED: usize = 3;
 
 /// Returns what of a sandbox still exists, in the order in which a teardown ends it: processes, resources, the scratch directory,
 /// the cgroup, the supervisor.
-pub fn awaited(intent: &Intent) -> String {
+pub fn describe_remains(intent: &Intent) -> String {
     let pids = match &intent.leaf {
-        Some(leaf) => fingerprints::members(leaf).map(|(_, pids)| pids).unwrap_or_default(),
-        None => fingerprints::marked(None, |_| false)
+        Some(leaf) => fingerprints::leaf_members(leaf).map(|(_, pids)| pids).unwrap_or_default(),
+        None => fingerprints::find_marked_processes(None, |_| false)
             .complete()
             .ok()
             .and_then(|mut all| all.remove(&intent.id.short()))
@@ -45,7 +45,8 @@ fn processes(pids: &[Pid]) -> Option<String> {
 /// The first resource, in the order of their release, that exists.
 fn resource(intent: &Intent) -> Option<String> {
     let owner = intent.owner();
-    let exists = |planned: &&Planned| matches!(planned.probe(&owner), Ok(Presence::Ours { .. }));
+    let exists =
+        |planned: &&PlannedResource| matches!(planned.probe(&owner), Ok(ResourcePresence::Ours { .. }));
     if let Some(planned) = intent.resources.iter().rev().find(exists) {
         return Some(removal(&planned.describe()));
     }

@@ -6,33 +6,26 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, Scope as ThreadScope};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal, Stat};
 use penfold_teardown::{
-    Findings, Resource, Scope, Search, Selector, Sparing, StopPolicy, Survivor, Teardown,
+    Findings, MemberScope, Resource, Search, Selector, SparePolicy, StopPolicy, Survivor, Teardown,
 };
 use rustix::io::Errno;
 
-use super::{EndMethod, Limits, StopResult};
+use super::{EndLimits, EndMethod, StopResult};
 use crate::holders::{self, Holders, Locks};
 use crate::resolve::{Resolver, SandboxRef};
-use crate::timeout::pause;
+use crate::timeout::pause_before_retry;
 use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
-use penfold_state::recovery::{self, recover};
+use penfold_state::recovery::{self, recover_sandbox};
 use penfold_state::{LeafName, Requester, Scratch, remember_survivors, spared};
 
-/// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
-const WORKERS: usize = 16;
-/// The interval of progress reports.
-const TICK: Duration = Duration::from_millis(100);
 /// The time that a stopped supervisor has to notice the end of its sandbox.
 const PASSING_TIMEOUT: Duration = Duration::from_millis(200);
 /// The interval at which the lock is tried.
@@ -46,7 +39,7 @@ const LONGEST_GRACE: Duration = Duration::from_hours(1);
 
 /// The reason why a sandbox is ended without its supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum ForceReason {
     /// No process holds its lock.
     Unattended,
     /// Its record is gone.
@@ -64,127 +57,22 @@ pub(super) enum Reason {
 }
 
 /// A sandbox that has to be ended.
-struct Job<'a> {
-    index: usize,
-    known: &'a SandboxRef,
-    reason: Reason,
+pub(super) struct KillJob<'a> {
+    pub(super) index: usize,
+    pub(super) known: &'a SandboxRef,
+    pub(super) reason: ForceReason,
     /// The survivors that its supervisor has reported.
-    told: Vec<Survivor>,
-}
-
-/// The index of a target, and its result.
-type Result = (usize, StopResult);
-
-/// The threads that end sandboxes, as far as threads can be made.
-pub(super) struct WorkerPool<'s, 'e, 'a> {
-    scope: &'s ThreadScope<'s, 'e>,
-    targets: &'a [SandboxRef],
-    root: PathBuf,
-    how: EndMethod,
-    limits: Limits,
-    jobs: Sender<Job<'a>>,
-    waiting: Arc<Mutex<Receiver<Job<'a>>>>,
-    told: Sender<Result>,
-    results: Receiver<Result>,
-    taken: usize,
-    threads: usize,
-}
-
-impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
-    pub(super) fn new(
-        scope: &'s ThreadScope<'s, 'e>,
-        resolver: &Resolver,
-        targets: &'a [SandboxRef],
-        how: EndMethod,
-        limits: Limits,
-    ) -> WorkerPool<'s, 'e, 'a> {
-        let (jobs, waiting) = channel();
-        let waiting = Arc::new(Mutex::new(waiting));
-        let (told, results) = channel();
-        let root = resolver.root().to_owned();
-        WorkerPool { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0, threads: 0 }
-    }
-
-    pub(super) fn take_on(&mut self, index: usize, reason: Reason, told: Vec<Survivor>) {
-        let Some(known) = self.targets.get(index) else { return };
-        self.taken += 1;
-        // The pool holds the receiver too, so the channel is open.
-        let _ = self.jobs.send(Job { index, known, reason, told });
-        if self.threads < WORKERS {
-            let worker = self.worker();
-            // If the user may have no more threads, the existing ones do the work; without any, `finish` does.
-            let made = Builder::new().spawn_scoped(self.scope, move || while worker.work_once() {});
-            self.threads += usize::from(made.is_ok());
-        }
-    }
-
-    fn worker(&self) -> Worker<'a> {
-        Worker {
-            root: self.root.clone(),
-            how: self.how,
-            limits: self.limits,
-            jobs: Arc::clone(&self.waiting),
-            told: self.told.clone(),
-        }
-    }
-
-    /// Waits for all jobs.
-    pub(super) fn finish(self, stop_results: &mut [Option<StopResult>], slow: &mut dyn FnMut(usize)) {
-        let alone = (self.threads == 0).then(|| self.worker());
-        let WorkerPool { jobs, told, results, taken, .. } = self;
-        // Closing the channel tells the threads that no job follows.
-        drop((jobs, told));
-        let mut left = taken;
-        if let Some(worker) = alone {
-            for done in 0..taken {
-                slow(taken - done);
-                worker.work_once();
-            }
-        }
-        loop {
-            match results.recv_timeout(TICK) {
-                Ok((index, stop_result)) => {
-                    left -= 1;
-                    if let Some(place) = stop_results.get_mut(index) {
-                        *place = Some(stop_result);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => slow(left),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
-    }
-}
-
-/// Does one job after another.
-struct Worker<'a> {
-    root: PathBuf,
-    how: EndMethod,
-    limits: Limits,
-    jobs: Arc<Mutex<Receiver<Job<'a>>>>,
-    told: Sender<Result>,
-}
-
-impl Worker<'_> {
-    /// Does one job; false when no job follows.
-    fn work_once(&self) -> bool {
-        // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
-        let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return false };
-        let stop_result = Forced::new(&self.root, &job, self.how, self.limits).run();
-        let _ = self.told.send((job.index, stop_result.unwrap_or_else(StopResult::Failed)));
-        true
-    }
+    pub(super) known_survivors: Vec<Survivor>,
 }
 
 /// A sandbox that is being ended without its supervisor's help.
-struct Forced<'a> {
+pub(super) struct ForcedKill<'a> {
     resolver: Resolver,
     registry: Option<Registry>,
     known: &'a SandboxRef,
-    reason: Reason,
-    told: &'a [Survivor],
-    limits: Limits,
+    reason: ForceReason,
+    known_survivors: &'a [Survivor],
+    limits: EndLimits,
     /// The time that a kill may take until the survivors are reported.
     patience: Duration,
     /// How to end the members, as far as nobody has asked them yet.
@@ -193,12 +81,17 @@ struct Forced<'a> {
     kills: bool,
 }
 
-impl<'a> Forced<'a> {
-    fn new(root: &Path, job: &'a Job<'a>, how: EndMethod, limits: Limits) -> Forced<'a> {
-        let asked = matches!(job.reason, Reason::Overdue | Reason::Unverified);
+impl<'a> ForcedKill<'a> {
+    pub(super) fn new(
+        root: &Path,
+        job: &'a KillJob<'a>,
+        how: EndMethod,
+        limits: EndLimits,
+    ) -> ForcedKill<'a> {
+        let asked = matches!(job.reason, ForceReason::Overdue | ForceReason::Unverified);
         // If the supervisor has already used up the patience, a short time is enough to name the survivors.
         let patience = limits.patience(job.known.intent.as_ref());
-        let short = if job.reason == Reason::Unverified { limits.exit.min(patience) } else { patience };
+        let short = if job.reason == ForceReason::Unverified { limits.exit.min(patience) } else { patience };
         let usual = StopPolicy { patience: short, ..StopPolicy::default() };
         let made_with = made_with(job.known);
         let stop_policy = match how {
@@ -210,15 +103,15 @@ impl<'a> Forced<'a> {
             _ => StopPolicy { grace: Duration::ZERO, ..usual },
         };
         let registry = Registry::open_existing(root).ok().flatten();
-        let limits = Limits { verb: Some(limits.verb_of(how)), ..limits };
-        let (known, reason, told) = (job.known, job.reason, job.told.as_slice());
+        let limits = EndLimits { verb: Some(limits.verb_of(how)), ..limits };
+        let (known, reason, known_survivors) = (job.known, job.reason, job.known_survivors.as_slice());
         let kills = how == EndMethod::Kill;
-        Forced {
+        ForcedKill {
             resolver: Resolver::new(root),
             registry,
             known,
             reason,
-            told,
+            known_survivors,
             limits,
             patience,
             stop_policy,
@@ -226,13 +119,14 @@ impl<'a> Forced<'a> {
         }
     }
 
-    fn run(&self) -> io::Result<StopResult> {
+    pub(super) fn run(&self) -> io::Result<StopResult> {
         // Read these before the members, the leaf and the record go: afterwards no source is left.
         let scratch = self.scratch();
         // With a record, the recovery releases them under its lock.
         let intent = self.known.intent.as_ref().filter(|_| self.known.record.is_none());
-        let owned = intent.map(|intent| recovery::owned(intent, Some(self.resolver.root()), self.patience));
-        let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
+        let owned =
+            intent.map(|intent| recovery::owned_resources(intent, Some(self.resolver.root()), self.patience));
+        let supervisors = self.known.record.as_ref().map(holders::supervisors_in_record).unwrap_or_default();
         let stop_result = self.wait_exit(self.end()?, &supervisors)?;
         if !matches!(stop_result, StopResult::Gone) {
             return Ok(stop_result);
@@ -244,7 +138,7 @@ impl<'a> Forced<'a> {
         }
         resources.extend(owned.into_iter().flatten());
         let mut left = Vec::new();
-        penfold_teardown::release(&mut resources, true, |resource, _, reason| {
+        penfold_teardown::release_resources(&mut resources, true, |resource, _, reason| {
             left.extend(reason.map(|reason| Survivor::Resource { what: resource.describe(), reason }));
         });
         Ok(if left.is_empty() { StopResult::Gone } else { StopResult::Left(left) })
@@ -258,9 +152,12 @@ impl<'a> Forced<'a> {
                 let path = intent.scratch.clone();
                 path.filter(|path| LeafName::id_at(path).as_ref() == Some(id))
             }
-            None => {
-                self.resolver.fingerprints().marked().get(id).and_then(|pids| fingerprints::scratch(pids, id))
-            }
+            None => self
+                .resolver
+                .fingerprints()
+                .marked()
+                .get(id)
+                .and_then(|pids| fingerprints::scratch_of_processes(pids, id)),
         }
     }
 
@@ -285,7 +182,7 @@ impl<'a> Forced<'a> {
         loop {
             let limit = self.limit(&mut proc, &holders)?;
             let mut record = self.wait_for_lock(&mut proc, &holders, limit)?;
-            if record.is_none() && self.reason != Reason::Unverified {
+            if record.is_none() && self.reason != ForceReason::Unverified {
                 left.extend(self.end_holders(&mut proc, &holders)?);
                 if self.are_below(&mut proc, &holders, &left)? {
                     return Ok(self.look(left, true));
@@ -296,7 +193,7 @@ impl<'a> Forced<'a> {
                 return self.wait_exit(self.recover(record)?, holders.processes());
             }
             if !self.is_held(&mut proc, &holders)?
-                || self.reason == Reason::Unverified
+                || self.reason == ForceReason::Unverified
                 || Instant::now() >= until
             {
                 return Ok(self.look(left, true));
@@ -309,7 +206,7 @@ impl<'a> Forced<'a> {
     /// Returns the time that the holders of the lock have to notice the end of the sandbox, and to exit.
     fn limit(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
         // A holder that has just reported survivors is a supervisor, even if no member is its child.
-        if holders.are_passing() && self.reason != Reason::Unverified {
+        if holders.are_passing() && self.reason != ForceReason::Unverified {
             return Ok(self.patience * 2 + self.limits.exit);
         }
         if holders.are_stopped(proc)? {
@@ -318,9 +215,9 @@ impl<'a> Forced<'a> {
         Ok(match self.reason {
             // Its supervisor stays as long as something is left: the lock becomes free only if the survivors end
             // meanwhile.
-            Reason::Unverified => self.limits.exit.min(self.patience),
-            Reason::Unresponsive | Reason::Overdue | Reason::Untrusted => self.limits.exit,
-            Reason::Unattended | Reason::NoRecord | Reason::NoSocket => self.patience,
+            ForceReason::Unverified => self.limits.exit.min(self.patience),
+            ForceReason::Unresponsive | ForceReason::Overdue | ForceReason::Untrusted => self.limits.exit,
+            ForceReason::Unattended | ForceReason::NoRecord | ForceReason::NoSocket => self.patience,
         })
     }
 
@@ -342,13 +239,13 @@ impl<'a> Forced<'a> {
             let mut proc = ProcFs::open()?;
             let intent = self.known.intent.as_ref();
             let root = Some(self.resolver.root());
-            let marker = marked::marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
-            let search = marked::search(&marker, root, &mut proc)?;
-            let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
-            if let Some(sparing) = spared::sparing_of(intent, root) {
+            let marker = marked::build_marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
+            let search = marked::search_members(&marker, root, &mut proc)?;
+            let mut teardown = Teardown::new(proc, leaf, MemberScope::Host(Box::new(search)));
+            if let Some(sparing) = spared::spare_policy_of_intent(intent, root) {
                 teardown.spare(sparing);
             }
-            let findings = penfold_teardown::end(&mut teardown, &self.stop_policy, &mut []);
+            let findings = penfold_teardown::end_members(&mut teardown, &self.stop_policy, &mut []);
             all.verified &= findings.verified;
             all.survivors.extend(findings.survivors);
         }
@@ -379,7 +276,7 @@ impl<'a> Forced<'a> {
                 Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
             })
             .collect();
-        if left.is_empty() || self.reason == Reason::Unverified {
+        if left.is_empty() || self.reason == ForceReason::Unverified {
             return Ok(false);
         }
         for holder in holders.left(proc)? {
@@ -422,13 +319,13 @@ impl<'a> Forced<'a> {
     fn end_selected(&self, selector: Selector) -> io::Result<Vec<Survivor>> {
         let mut proc = ProcFs::open()?;
         let search = Search::new(selector, &mut proc)?;
-        let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
-        let sparing = spared::sparing_of(self.known.intent.as_ref(), Some(self.resolver.root()));
+        let mut teardown = Teardown::new(proc, None, MemberScope::Host(Box::new(search)));
+        let sparing = spared::spare_policy_of_intent(self.known.intent.as_ref(), Some(self.resolver.root()));
         if let Some(sparing) = sparing {
-            teardown.spare(Sparing { is_partial: true, ..sparing });
+            teardown.spare(SparePolicy { is_partial: true, ..sparing });
         }
         let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
-        Ok(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors)
+        Ok(penfold_teardown::end_members(&mut teardown, &stop_policy, &mut []).survivors)
     }
 
     /// Waits for the supervisors to exit: only then the sandbox is gone. They release the lock shortly before their
@@ -453,7 +350,7 @@ impl<'a> Forced<'a> {
         if !self.stop_policy.grace.is_zero() || !whole || self.leaves().len() > 1 {
             left = self.end_members()?.survivors;
         }
-        let findings = recover(
+        let findings = recover_sandbox(
             record,
             true,
             self.patience,
@@ -498,7 +395,7 @@ impl<'a> Forced<'a> {
             if !self.is_held(proc, holders)? || Instant::now() >= until {
                 return Ok(None);
             }
-            pause(LOOK);
+            pause_before_retry(LOOK);
         }
     }
 
@@ -513,7 +410,7 @@ impl<'a> Forced<'a> {
     /// Tells whether nothing is left, from a look at all evidence.
     fn is_over(&self) -> bool {
         let held = self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held());
-        if held || self.reason == Reason::NoRecord {
+        if held || self.reason == ForceReason::NoRecord {
             return false;
         }
         let ended = self.known.record.as_ref().is_some_and(penfold_state::Files::has_ended);
@@ -527,20 +424,22 @@ impl<'a> Forced<'a> {
         // What could not be ended does not end by waiting.
         let is_left =
             |survivor: &Survivor| matches!(survivor, Survivor::Process { .. }) && is_alive(survivor);
-        let waits = self.told.is_empty() && !left.iter().any(is_left);
+        let waits = self.known_survivors.is_empty() && !left.iter().any(is_left);
         let until = Instant::now() + if waits { self.limits.exit } else { Duration::ZERO };
         let mut evidence = self.evidence(attended);
         // Without a lock to wait for, the socket shows that the supervisors have not exited yet. Another command that
         // cleans up may also hold a lock for a moment.
         while !evidence.is_nothing() && Instant::now() < until {
-            pause(LOOK);
+            pause_before_retry(LOOK);
             evidence = self.evidence(attended);
         }
         if evidence.is_nothing() {
             return StopResult::Gone;
         }
         // A member that only its supervisor can see also counts as left.
-        left.extend(self.told.iter().filter(|told| !left.contains(told)).cloned().collect::<Vec<_>>());
+        left.extend(
+            self.known_survivors.iter().filter(|known| !left.contains(known)).cloned().collect::<Vec<_>>(),
+        );
         // A survivor of one step may have ended in the next, or be one of that, too.
         left.retain(is_alive);
         let mut named = HashSet::new();
@@ -576,7 +475,7 @@ impl<'a> Forced<'a> {
 fn made_with(known: &SandboxRef) -> (Option<Signal>, Option<Duration>) {
     let Some(intent) = &known.intent else { return (None, None) };
     let grace = intent.grace_ms.map(|ms| Duration::from_millis(ms).min(LONGEST_GRACE));
-    (intent.signal.and_then(penfold_sys::signal::signal), grace)
+    (intent.signal.and_then(penfold_sys::signal::signal_of_number), grace)
 }
 
 /// Returns the pids of all processes below one, and of those of their children that `/proc` hides.

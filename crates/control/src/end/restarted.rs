@@ -1,6 +1,6 @@
 //! A sandbox with `--restart` whose command fails just before a stop: the end holds for the next life, too.
 
-use super::{EndMethod, Limits, Progress, StopResult, stop_request};
+use super::{EndLimits, EndMethod, EndProgress, StopResult, stop_request};
 use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::Files;
 
@@ -9,14 +9,14 @@ use penfold_state::Files;
 /// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
 /// its sandbox is ended directly. `slow` is called repeatedly with the number of sandboxes left. A sandbox that was
 /// being restarted does not run again: its next life is ended as well.
-pub fn end(
+pub fn end_sandboxes(
     resolver: &Resolver,
     targets: &[SandboxRef],
     how: EndMethod,
-    limits: &Limits,
-    slow: &mut dyn FnMut(Progress),
+    limits: &EndLimits,
+    slow: &mut dyn FnMut(EndProgress),
 ) -> Vec<StopResult> {
-    let results = stop_request::end(resolver, targets, how, limits, slow);
+    let results = stop_request::end_by_request(resolver, targets, how, limits, slow);
     // A former life is left alone, as any sandbox that has ended.
     let settled = |(known, result): (&SandboxRef, StopResult)| match result {
         StopResult::Gone if known.restarts => end_next_life(resolver, known, how, limits, slow),
@@ -30,8 +30,8 @@ fn end_next_life(
     resolver: &Resolver,
     known: &SandboxRef,
     how: EndMethod,
-    limits: &Limits,
-    slow: &mut dyn FnMut(Progress),
+    limits: &EndLimits,
+    slow: &mut dyn FnMut(EndProgress),
 ) -> StopResult {
     let Some(files) = &known.record else { return StopResult::Gone };
     match files.hold_launch() {
@@ -39,7 +39,8 @@ fn end_next_life(
         Ok(false) => {
             let fresh = resolver.again();
             let next = begun_in(&fresh, files).or_else(|| next_life(&fresh, &known.id));
-            next.and_then(|next| end(&fresh, &[next], how, limits, slow).pop()).unwrap_or(StopResult::Gone)
+            next.and_then(|next| end_sandboxes(&fresh, &[next], how, limits, slow).pop())
+                .unwrap_or(StopResult::Gone)
         }
         Err(error) => StopResult::Failed(error),
     }

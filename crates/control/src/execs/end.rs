@@ -5,15 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 use penfold_state::wire::{Answer, Request};
 use penfold_state::{ExecFiles, ExitStatus, Files, Report};
 use penfold_teardown::{Cause, Survivor};
 
-use super::view::{Ending, Evidence, ExecStatus, LIMIT};
+use super::view::{ExecEnding, ExecEvidence, ExecStatus, LIMIT};
 use super::{ExecError, ask, open};
-use crate::client::{ANSWER, Client, ClientError, has_just_ended};
-use crate::timeout::pause;
+use crate::client::{ANSWER, SupervisorClient, SupervisorClientError, has_just_ended};
+use crate::timeout::pause_before_retry;
 
 /// The interval of looks without a supervisor that would report the end, and with one.
 const LOOK: Duration = Duration::from_millis(5);
@@ -66,7 +66,7 @@ pub fn stop_all(
     grace: Option<Duration>,
     patience: Duration,
 ) -> Vec<Result<ExecEnd, ExecError>> {
-    let (signal, grace_ms) = (signal.unwrap_or(0), grace.map(millis));
+    let (signal, grace_ms) = (signal.unwrap_or(0), grace.map(whole_millis));
     end_all(files, numbers, |number| Request::StopExec { number, signal, grace_ms }, patience)
 }
 
@@ -89,7 +89,7 @@ pub fn begin_stop(
     signal: Option<i32>,
     grace: Option<Duration>,
 ) -> Result<(), ExecError> {
-    ask(files, &Request::StopExec { number, signal: signal.unwrap_or(0), grace_ms: grace.map(millis) })
+    ask(files, &Request::StopExec { number, signal: signal.unwrap_or(0), grace_ms: grace.map(whole_millis) })
 }
 
 /// Asks the supervisor to kill an exec, and does not wait for the end. The kill goes on without the caller.
@@ -109,8 +109,8 @@ pub fn wait_for_exec(
     number: u32,
     deadline: Option<Instant>,
 ) -> Result<Option<ExecEnd>, ExecError> {
-    let mut awaited = Awaited { number, exec: Some(open(files, number)?), result: None };
-    wait_for(files, &mut [&mut awaited], &mut Supervisor::default(), deadline);
+    let mut awaited = AwaitedExec { number, exec: Some(open(files, number)?), result: None };
+    wait_for(files, &mut [&mut awaited], &mut SupervisorLink::default(), deadline);
     awaited.result.transpose()
 }
 
@@ -121,17 +121,18 @@ fn end_all(
     patience: Duration,
 ) -> Vec<Result<ExecEnd, ExecError>> {
     let deadline = Instant::now().checked_add(patience);
-    let mut all: Vec<Awaited> =
-        numbers.iter().map(|&number| Awaited { number, exec: None, result: None }).collect();
-    let mut evidence = Evidence::default();
+    let mut all: Vec<AwaitedExec> =
+        numbers.iter().map(|&number| AwaitedExec { number, exec: None, result: None }).collect();
+    let mut evidence = ExecEvidence::default();
     for (index, awaited) in all.iter_mut().enumerate() {
         awaited.look(files, &mut evidence);
         awaited.exec.take_if(|_| index >= MAX_OPEN);
     }
-    let mut running: Vec<&mut Awaited> = all.iter_mut().filter(|awaited| awaited.result.is_none()).collect();
-    let mut supervisor = Supervisor::default();
+    let mut running: Vec<&mut AwaitedExec> =
+        all.iter_mut().filter(|awaited| awaited.result.is_none()).collect();
+    let mut supervisor = SupervisorLink::default();
     if !running.is_empty() {
-        match Client::connect(files, ANSWER) {
+        match SupervisorClient::connect(files, ANSWER) {
             Ok(client) => {
                 penfold_sys::crash_point!("exec-end-connected");
                 let numbers: Vec<u32> = running.iter().map(|awaited| awaited.number).collect();
@@ -146,7 +147,7 @@ fn end_all(
                 supervisor.client = Some(client);
             }
             // All of them have ended with their sandbox.
-            Err(ClientError::Ended { .. }) => {}
+            Err(SupervisorClientError::Ended { .. }) => {}
             Err(error) => {
                 for awaited in &mut running {
                     awaited.result = Some(Err(ExecError::Client(error.clone())));
@@ -171,7 +172,10 @@ fn end_all(
 ///
 /// # Errors
 /// The number of answered requests, and why the next is not answered.
-fn ask_all(client: &Client, requests: impl Iterator<Item = Request>) -> Result<(), (usize, ClientError)> {
+fn ask_all(
+    client: &SupervisorClient,
+    requests: impl Iterator<Item = Request>,
+) -> Result<(), (usize, SupervisorClientError)> {
     let until = Instant::now() + ANSWER;
     let (mut sent, mut answered, mut failed) = (0, 0, None);
     for request in requests {
@@ -192,33 +196,33 @@ fn ask_all(client: &Client, requests: impl Iterator<Item = Request>) -> Result<(
     failed.map_or(Ok(()), |error| Err((answered, error)))
 }
 
-fn await_answer(client: &Client, until: Instant) -> Result<(), ClientError> {
+fn await_answer(client: &SupervisorClient, until: Instant) -> Result<(), SupervisorClientError> {
     // An outcome is sent to every client.
     while let Answer::Outcome(_) = client.answer(until)? {}
     Ok(())
 }
 
 /// An exec whose end is awaited.
-struct Awaited {
+struct AwaitedExec {
     number: u32,
     /// The directory, once it was opened. A member may put another one in its place.
     exec: Option<ExecFiles>,
     result: Option<Result<ExecEnd, ExecError>>,
 }
 
-impl Awaited {
+impl AwaitedExec {
     /// Sets the result if the exec has ended or has survivors.
-    fn look(&mut self, files: &Files, evidence: &mut Evidence) {
+    fn look(&mut self, files: &Files, evidence: &mut ExecEvidence) {
         self.result = self.end(files, evidence).transpose();
     }
 
-    fn end(&mut self, files: &Files, evidence: &mut Evidence) -> Result<Option<ExecEnd>, ExecError> {
+    fn end(&mut self, files: &Files, evidence: &mut ExecEvidence) -> Result<Option<ExecEnd>, ExecError> {
         let number = self.number;
         let exec = match &mut self.exec {
             Some(exec) => exec,
             none => none.insert(open(files, number)?),
         };
-        let ending = Ending::of(files, exec, evidence);
+        let ending = ExecEnding::of(files, exec, evidence);
         let removed = rustix::fs::fstat(exec.dir()).is_ok_and(|stat| stat.st_nlink == 0);
         if removed && ending.report.is_none() {
             return Err(ExecError::NotFound { number, id: files.name().to_owned() });
@@ -226,34 +230,34 @@ impl Awaited {
         if ending.status == ExecStatus::Running && ending.remaining.is_empty() {
             return Ok(None);
         }
-        let Ending { exit, cause, ended_at_ms, report, remaining, .. } = ending;
+        let ExecEnding { exit, cause, ended_at_ms, report, remaining, .. } = ending;
         Ok(Some(ExecEnd { number, exit, cause, ended_at_ms, report, remaining }))
     }
 }
 
 /// The supervisor, as far as it can be asked about the ends of execs.
 #[derive(Default)]
-struct Supervisor {
-    client: Option<Client>,
+struct SupervisorLink {
+    client: Option<SupervisorClient>,
     /// The exec whose end it will report on this connection.
     reports: Option<u32>,
     /// Execs may have ended since it was asked last.
     is_news: bool,
 }
 
-impl Supervisor {
+impl SupervisorLink {
     /// Returns the evidence about execs that have not ended so far.
-    fn evidence(&mut self, running: &[u32]) -> Evidence {
+    fn evidence(&mut self, running: &[u32]) -> ExecEvidence {
         let is_news = std::mem::take(&mut self.is_news);
         let listed =
             self.client.as_ref().map(|client| if is_news { listed(client) } else { Ok(running.to_vec()) });
         match listed {
-            Some(Ok(running)) => Evidence::of_supervisor(running),
+            Some(Ok(running)) => ExecEvidence::of_supervisor(running),
             Some(Err(_)) => {
-                *self = Supervisor::default();
-                Evidence::default()
+                *self = SupervisorLink::default();
+                ExecEvidence::default()
             }
-            None => Evidence::default(),
+            None => ExecEvidence::default(),
         }
     }
 
@@ -261,15 +265,15 @@ impl Supervisor {
     fn wait(&mut self, files: &Files, number: u32, until: Instant) {
         let Some(client) = &self.client else {
             let left = until.saturating_duration_since(Instant::now());
-            match Client::connect(files, left) {
-                Ok(client) => *self = Supervisor { client: Some(client), reports: None, is_news: false },
-                Err(_) => pause(LOOK.min(left)),
+            match SupervisorClient::connect(files, left) {
+                Ok(client) => *self = SupervisorLink { client: Some(client), reports: None, is_news: false },
+                Err(_) => pause_before_retry(LOOK.min(left)),
             }
             return;
         };
         if self.reports != Some(number) {
             if client.send(&Request::AwaitExec(number), &[]).is_err() {
-                *self = Supervisor::default();
+                *self = SupervisorLink::default();
                 return;
             }
             self.reports = Some(number);
@@ -278,10 +282,10 @@ impl Supervisor {
             Ok(Answer::ExecEnded(_) | Answer::UnwrittenEnds(_)) => {
                 (self.reports, self.is_news) = (None, true);
             }
-            Err(ClientError::Silent { .. }) => {}
+            Err(SupervisorClientError::Silent { .. }) => {}
             Ok(Answer::Refused(_)) | Err(_) => {
-                *self = Supervisor::default();
-                pause(LOOK);
+                *self = SupervisorLink::default();
+                pause_before_retry(LOOK);
             }
             Ok(_) => {}
         }
@@ -289,7 +293,7 @@ impl Supervisor {
 }
 
 /// Returns the execs whose end is not verified, as the supervisor says.
-fn listed(client: &Client) -> Result<Vec<u32>, ClientError> {
+fn listed(client: &SupervisorClient) -> Result<Vec<u32>, SupervisorClientError> {
     let until = Instant::now() + LIMIT;
     client.send(&Request::Execs, &[])?;
     loop {
@@ -302,12 +306,12 @@ fn listed(client: &Client) -> Result<Vec<u32>, ClientError> {
 /// Waits until all have a result, or the deadline has passed.
 fn wait_for(
     files: &Files,
-    execs: &mut [&mut Awaited],
-    supervisor: &mut Supervisor,
+    execs: &mut [&mut AwaitedExec],
+    supervisor: &mut SupervisorLink,
     deadline: Option<Instant>,
 ) {
     loop {
-        let running = |execs: &[&mut Awaited]| -> Vec<u32> {
+        let running = |execs: &[&mut AwaitedExec]| -> Vec<u32> {
             let running = execs.iter().filter(|awaited| awaited.result.is_none());
             running.map(|awaited| awaited.number).collect()
         };

@@ -2,17 +2,17 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use penfold_state::intent::shortened;
-use penfold_state::wire::{Answer, Exec, Request};
+use penfold_state::intent::shorten_command;
+use penfold_state::wire::{Answer, ExecMessage, Request};
 use penfold_state::{ExecSpec, Files, Outcome};
 use penfold_teardown::Cause;
 
 use super::{ExecError, unanswered};
-use crate::client::{Client, ClientError, ended_or};
+use crate::client::{SupervisorClient, SupervisorClientError, ended_or};
 
 /// A running exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedExec {
     /// The number of the exec in its sandbox.
     pub number: u32,
     /// The pid of the command in penfold's pid namespace; `None` if unknown.
@@ -25,7 +25,7 @@ pub enum ExecReply {
     /// The command runs, and ends with the connection unless it is detached.
     Running,
     /// The command runs as a recorded exec.
-    Recorded(Started),
+    Recorded(StartedExec),
     /// Its tree has ended, or the command could not be run.
     Ended(Box<Outcome>),
 }
@@ -35,15 +35,16 @@ pub enum ExecReply {
 /// # Errors
 /// The command was not started then.
 pub fn send_exec(
-    client: &Client,
+    client: &SupervisorClient,
     files: &Files,
     spec: &ExecSpec,
     command: Vec<String>,
     streams: &[BorrowedFd<'_>],
 ) -> Result<(), ExecError> {
     let sealed = spec.sealed().map_err(ExecError::io("describe an exec"))?;
-    let command = shortened(command);
-    let request = Request::Exec(Exec { command, detached: spec.detached, recorded: spec.recorded.is_some() });
+    let command = shorten_command(command);
+    let request =
+        Request::Exec(ExecMessage { command, detached: spec.detached, recorded: spec.recorded.is_some() });
     let fds: Vec<BorrowedFd<'_>> = std::iter::once(sealed.as_fd()).chain(streams.iter().copied()).collect();
     penfold_sys::crash_point!("exec-connected");
     client.send(&request, &fds).map_err(|error| ExecError::Client(ended_or(files, error)))
@@ -55,19 +56,21 @@ pub fn send_exec(
 /// After [`ExecError::Unanswered`], the command may run.
 pub fn exec_reply(
     files: &Files,
-    message: Result<Answer, ClientError>,
+    message: Result<Answer, SupervisorClientError>,
 ) -> Result<Option<ExecReply>, ExecError> {
     match message.map_err(|error| unanswered(files, error))? {
         Answer::Running => Ok(Some(ExecReply::Running)),
         Answer::ExecStarted { number, leader } => {
-            Ok(Some(ExecReply::Recorded(Started { number, pid: leader })))
+            Ok(Some(ExecReply::Recorded(StartedExec { number, pid: leader })))
         }
         Answer::Refused(reason) => Err(ExecError::Refused(reason)),
         // A supervisor of an older build does not set `of_exec`.
         Answer::Outcome(outcome) if outcome.of_exec || outcome.report.cause == Cause::StartFailed => {
             Ok(Some(ExecReply::Ended(outcome)))
         }
-        Answer::Outcome(_) => Err(ExecError::Client(ClientError::Ended { id: files.name().to_owned() })),
+        Answer::Outcome(_) => {
+            Err(ExecError::Client(SupervisorClientError::Ended { id: files.name().to_owned() }))
+        }
         _ => Ok(None),
     }
 }

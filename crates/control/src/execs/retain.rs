@@ -6,7 +6,7 @@ use std::time::Duration;
 use penfold_state::wire::{Answer, Request};
 use penfold_state::{ExecFiles, Files, RecordedExec};
 
-use crate::client::Client;
+use crate::client::SupervisorClient;
 
 /// The number of ended execs whose records a server keeps in each sandbox.
 pub const KEPT: usize = 256;
@@ -14,7 +14,7 @@ pub const KEPT: usize = 256;
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Removes the records of the oldest ended execs until `keep` of them are left, and returns those that were removed.
-/// Execs that a process [holds](super::hold) stay. Without a supervisor that answers, all stay.
+/// Execs that a process [holds](super::hold_exec_record) stay. Without a supervisor that answers, all stay.
 ///
 /// # Errors
 /// When the directory of the execs cannot be read.
@@ -23,7 +23,8 @@ pub fn forget_oldest(files: &Files, keep: usize) -> io::Result<Vec<RecordedExec>
     if numbers.len() <= keep {
         return Ok(Vec::new());
     }
-    let listed = Client::connect(files, LIMIT).and_then(|client| client.request(&Request::Execs, LIMIT));
+    let listed =
+        SupervisorClient::connect(files, LIMIT).and_then(|client| client.request(&Request::Execs, LIMIT));
     let Ok(Answer::Execs(running)) = listed else { return Ok(Vec::new()) };
     numbers.retain(|number| !running.contains(number));
     let excess = numbers.len().saturating_sub(keep);

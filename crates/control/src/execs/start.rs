@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use penfold_state::log::USUAL_LIMIT;
 use penfold_state::record::SCHEMA;
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 use penfold_state::wire::Size;
-use penfold_state::{ExecSpec, Files, Recorded, StartFailure};
+use penfold_state::{ExecSpec, Files, RecordSettings, StartFailure};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use super::ExecError;
-use super::request::{ExecReply, Started, exec_reply, send_exec};
-use crate::client::{ANSWER, Client};
+use super::request::{ExecReply, StartedExec, exec_reply, send_exec};
+use crate::client::{ANSWER, SupervisorClient};
 
 /// The grace of an exec, unless chosen otherwise.
 const GRACE: Duration = Duration::from_secs(10);
@@ -73,10 +73,10 @@ impl ExecStart {
 ///
 /// # Errors
 /// After [`ExecError::Unanswered`], the command may run.
-pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
+pub fn start_exec(files: &Files, start: ExecStart) -> Result<StartedExec, ExecError> {
     let words: Vec<String> = start.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let (spec, input) = describe(start).map_err(ExecError::io("open the input of an exec"))?;
-    let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
+    let client = SupervisorClient::connect(files, ANSWER).map_err(ExecError::Client)?;
     let until = Instant::now() + ANSWER;
     send_exec(&client, files, &spec, words, &[input.as_fd()])?;
     loop {
@@ -115,15 +115,15 @@ fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
         command,
         environment,
         directory,
-        timeout_ms: timeout.map(millis),
+        timeout_ms: timeout.map(whole_millis),
         signal: signal.unwrap_or(Signal::TERM.as_raw()),
         as_sandbox: signal.is_none(),
-        grace_ms: millis(grace),
+        grace_ms: whole_millis(grace),
         terminal: terminal.is_some(),
         detached: true,
         own_user,
         beside: false,
-        recorded: Some(Recorded { labels, log_limit, size: terminal }),
+        recorded: Some(RecordSettings { labels, log_limit, size: terminal }),
     };
     let null: &CStr = c"/dev/null";
     let input = match stdin {

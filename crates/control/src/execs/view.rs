@@ -12,7 +12,7 @@ use penfold_state::wire::{Answer, Request, UnwrittenEnd};
 use penfold_state::{ExitStatus, Files, Report};
 use penfold_teardown::{Cause, Survivor};
 
-use crate::client::Client;
+use crate::client::SupervisorClient;
 
 /// The time in which a supervisor must list its execs. Without an answer, their leaves are looked at.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
@@ -61,8 +61,8 @@ pub struct ExecView {
 ///
 /// # Errors
 /// When the directory of the execs cannot be read.
-pub fn list(files: &Files) -> io::Result<Vec<ExecView>> {
-    let mut evidence = Evidence::default();
+pub fn list_execs(files: &Files) -> io::Result<Vec<ExecView>> {
+    let mut evidence = ExecEvidence::default();
     let mut views = Vec::new();
     for number in ExecFiles::numbers(files)? {
         // A directory may have been removed meanwhile; another user's is no exec's.
@@ -73,12 +73,12 @@ pub fn list(files: &Files) -> io::Result<Vec<ExecView>> {
     Ok(views)
 }
 
-/// Returns the recorded execs whose end is not verified, by number. Costs less than [`list`] beside many that have ended.
+/// Returns the recorded execs whose end is not verified, by number. Costs less than [`list_execs`] beside many that have ended.
 ///
 /// # Errors
 /// When the directory of the execs cannot be read.
-pub fn running(files: &Files) -> io::Result<Vec<ExecView>> {
-    let mut evidence = Evidence::default();
+pub fn running_execs(files: &Files) -> io::Result<Vec<ExecView>> {
+    let mut evidence = ExecEvidence::default();
     let mut views = Vec::new();
     for number in ExecFiles::numbers(files)? {
         if let Ok(Some(exec)) = ExecFiles::open(files, number)
@@ -95,22 +95,22 @@ pub fn running(files: &Files) -> io::Result<Vec<ExecView>> {
 ///
 /// # Errors
 /// When its directory cannot be opened.
-pub fn get(files: &Files, number: u32) -> io::Result<Option<ExecView>> {
+pub fn find_exec(files: &Files, number: u32) -> io::Result<Option<ExecView>> {
     let exec = ExecFiles::open(files, number)?;
-    Ok(exec.map(|exec| of(files, &exec, &mut Evidence::default())))
+    Ok(exec.map(|exec| of(files, &exec, &mut ExecEvidence::default())))
 }
 
 /// Tells whether the end of an exec is verified, or its record is gone.
 pub fn has_ended(files: &Files, number: u32) -> bool {
     match ExecFiles::open(files, number) {
-        Ok(Some(exec)) => Evidence::default().confirms_end(files, &exec),
+        Ok(Some(exec)) => ExecEvidence::default().confirms_end(files, &exec),
         Ok(None) => true,
         Err(_) => false,
     }
 }
 
 /// The end of an exec, if it has ended.
-pub(super) struct Ending {
+pub(super) struct ExecEnding {
     pub(super) status: ExecStatus,
     pub(super) exit: Option<ExitStatus>,
     pub(super) cause: Option<Cause>,
@@ -119,9 +119,9 @@ pub(super) struct Ending {
     pub(super) remaining: Vec<Survivor>,
 }
 
-impl Ending {
+impl ExecEnding {
     /// Reads the end of an exec.
-    pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut Evidence) -> Ending {
+    pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecEnding {
         let ended = evidence.confirms_end(files, exec);
         // After the evidence: a report that was written meanwhile is not looked at.
         let report = if ended { exec.report().ok().flatten() } else { None };
@@ -138,7 +138,7 @@ impl Ending {
             (None, Some(exited)) => (exited.exit, Some(exited.cause)),
             (None, None) => (None, ended.then_some(Cause::Lost)),
         };
-        Ending {
+        ExecEnding {
             status: if ended { ExecStatus::Ended } else { ExecStatus::Running },
             exit,
             cause,
@@ -150,8 +150,9 @@ impl Ending {
 }
 
 /// Builds the view of an exec.
-fn of(files: &Files, exec: &ExecFiles, evidence: &mut Evidence) -> ExecView {
-    let Ending { status, exit, cause, ended_at_ms, report, remaining } = Ending::of(files, exec, evidence);
+fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecView {
+    let ExecEnding { status, exit, cause, ended_at_ms, report, remaining } =
+        ExecEnding::of(files, exec, evidence);
     let described = exec.exec().ok().flatten().filter(|described| described.number == exec.number());
     let mut view = ExecView {
         number: exec.number(),
@@ -181,14 +182,14 @@ fn of(files: &Files, exec: &ExecFiles, evidence: &mut Evidence) -> ExecView {
 
 /// The evidence about all execs of a sandbox, collected once when a report needs it.
 #[derive(Debug, Default)]
-pub(super) struct Evidence {
-    collected: Option<Collected>,
+pub(super) struct ExecEvidence {
+    collected: Option<CollectedEvidence>,
     /// The ends that the supervisor cannot write to a full disk.
     unwritten: Option<Vec<UnwrittenEnd>>,
 }
 
 #[derive(Debug)]
-enum Collected {
+enum CollectedEvidence {
     /// The end of the sandbox is verified.
     SandboxEnded,
     /// The supervisor has listed the execs whose end is not verified.
@@ -199,10 +200,13 @@ enum Collected {
     Unknown,
 }
 
-impl Evidence {
+impl ExecEvidence {
     /// Returns the supervisor's word that the end of these execs is not verified, and that of all others is.
-    pub(super) fn of_supervisor(running: impl IntoIterator<Item = u32>) -> Evidence {
-        Evidence { collected: Some(Collected::Listed(running.into_iter().collect())), unwritten: None }
+    pub(super) fn of_supervisor(running: impl IntoIterator<Item = u32>) -> ExecEvidence {
+        ExecEvidence {
+            collected: Some(CollectedEvidence::Listed(running.into_iter().collect())),
+            unwritten: None,
+        }
     }
 
     /// Returns the verified end of an exec, if a full disk kept the supervisor from writing it.
@@ -211,7 +215,7 @@ impl Evidence {
             return None;
         }
         let ends = self.unwritten.get_or_insert_with(|| {
-            let client = Client::connect(files, LIMIT);
+            let client = SupervisorClient::connect(files, LIMIT);
             match client.and_then(|client| client.request(&Request::UnwrittenEnds, LIMIT)) {
                 Ok(Answer::UnwrittenEnds(ends)) => ends,
                 _ => Vec::new(),
@@ -222,7 +226,7 @@ impl Evidence {
 
     /// Tells whether an exec has a report that the evidence confirms.
     fn confirms_end(&mut self, files: &Files, exec: &ExecFiles) -> bool {
-        if let Some(Collected::Listed(running)) = &self.collected {
+        if let Some(CollectedEvidence::Listed(running)) = &self.collected {
             if !running.contains(&exec.number()) || self.unwritten(files, exec).is_some() {
                 return true;
             }
@@ -232,10 +236,10 @@ impl Evidence {
             // The list is older than the report.
             self.collected = None;
         }
-        let sandbox_ended = matches!(self.collected, Some(Collected::SandboxEnded));
+        let sandbox_ended = matches!(self.collected, Some(CollectedEvidence::SandboxEnded));
         if !exec.is_reported() && !sandbox_ended {
             if self.collected.is_none() && files.lock() == LockState::Free && files.has_ended() {
-                self.collected = Some(Collected::SandboxEnded);
+                self.collected = Some(CollectedEvidence::SandboxEnded);
                 return true;
             }
             if self.unwritten(files, exec).is_some() {
@@ -245,15 +249,15 @@ impl Evidence {
                 return false;
             }
         }
-        match self.collected.get_or_insert_with(|| Collected::of(files)) {
-            Collected::SandboxEnded => true,
-            Collected::Leaf(leaf) => {
+        match self.collected.get_or_insert_with(|| CollectedEvidence::of(files)) {
+            CollectedEvidence::SandboxEnded => true,
+            CollectedEvidence::Leaf(leaf) => {
                 let leaf = leaf.join(leaf_name(exec.number()));
                 let error = leaf.symlink_metadata().err();
                 error.is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
             }
-            Collected::Listed(running) => !running.contains(&exec.number()),
-            Collected::Unknown => false,
+            CollectedEvidence::Listed(running) => !running.contains(&exec.number()),
+            CollectedEvidence::Unknown => false,
         }
     }
 }
@@ -263,15 +267,15 @@ fn is_written_late(exec: &ExecFiles) -> bool {
     exec.is_unwritten() && exec.is_reported()
 }
 
-impl Collected {
-    fn of(files: &Files) -> Collected {
+impl CollectedEvidence {
+    fn of(files: &Files) -> CollectedEvidence {
         if files.lock() == LockState::Free && files.has_ended() {
-            return Collected::SandboxEnded;
+            return CollectedEvidence::SandboxEnded;
         }
         // The supervisor replaces a forged report before it stops listing the exec.
-        let client = Client::connect(files, LIMIT);
+        let client = SupervisorClient::connect(files, LIMIT);
         if let Ok(Answer::Execs(running)) = client.and_then(|client| client.request(&Request::Execs, LIMIT)) {
-            return Collected::Listed(running.into_iter().collect());
+            return CollectedEvidence::Listed(running.into_iter().collect());
         }
         // An empty leaf means that the sandbox could not join it: then its execs have no leaves either.
         let leaf = files.intent().ok().and_then(|intent| intent.leaf);
@@ -279,8 +283,8 @@ impl Collected {
             && let Ok(Some(opened)) = Leaf::open(&leaf)
             && matches!(opened.populated(), Ok(true))
         {
-            return Collected::Leaf(leaf);
+            return CollectedEvidence::Leaf(leaf);
         }
-        Collected::Unknown
+        CollectedEvidence::Unknown
     }
 }

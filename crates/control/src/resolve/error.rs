@@ -1,5 +1,7 @@
 //! Why a word means no sandbox, or several.
 
+use std::io;
+
 /// A sandbox that may be meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -39,6 +41,8 @@ pub enum ResolveError {
         word: String,
         /// The obstacle.
         why: String,
+        /// The kind of the obstacle.
+        kind: io::ErrorKind,
     },
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use penfold_state::Files;
-use penfold_state::evidence::Subject;
+use penfold_state::evidence::EvidenceSubject;
 use penfold_state::intent::{INTENT, Intent};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -47,9 +47,9 @@ impl SandboxRef {
     }
 
     /// Returns the sandbox as a subject for [`Evidence`](penfold_state::evidence::Evidence).
-    pub(crate) fn subject(&self) -> Subject<'_> {
+    pub(crate) fn subject(&self) -> EvidenceSubject<'_> {
         let record = self.record.as_ref();
-        Subject {
+        EvidenceSubject {
             id: &self.id,
             leaf: self.leaf.as_deref(),
             has_record: record.is_some(),

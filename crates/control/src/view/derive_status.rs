@@ -3,16 +3,16 @@
 use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 
-use super::{View, look};
+use super::{SandboxView, look};
 use crate::holders::list_passing;
 use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
 use penfold_state::Files;
-use penfold_state::evidence::{Evidence, elsewhere, fingerprints, named};
+use penfold_state::evidence::{Evidence, elsewhere, fingerprints, name_processes};
 use penfold_state::lives::NextLife;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::record::SCHEMA;
-use penfold_state::state::{Exited, State, Status};
-use penfold_state::survivors::sentences;
+use penfold_state::state::{CommandExit, State, Status};
+use penfold_state::survivors::describe_survivors;
 use penfold_state::time::now_ms;
 
 /// The time that a sandbox may exist before its supervisor writes its state, in milliseconds.
@@ -43,8 +43,8 @@ impl DerivedStatus {
         }
     }
 
-    fn ended(mut self, exited: Option<Exited>) -> DerivedStatus {
-        if let Some(Exited { exit, cause, at_ms, .. }) = exited {
+    fn ended(mut self, exited: Option<CommandExit>) -> DerivedStatus {
+        if let Some(CommandExit { exit, cause, at_ms, .. }) = exited {
             (self.exit, self.cause, self.ended_at_ms) = (exit, Some(cause), Some(at_ms));
         }
         self
@@ -58,7 +58,7 @@ pub(super) fn derive_attended(
     state: Option<&State>,
     damage: &mut Vec<String>,
 ) -> DerivedStatus {
-    if let Some(evidence) = state.and_then(|state| put_away(resolver, known, state)) {
+    if let Some(evidence) = state.and_then(|state| waiting_evidence(resolver, known, state)) {
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
         return DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) };
     }
@@ -93,11 +93,11 @@ fn has_unwritten_survivors(known: &SandboxRef) -> bool {
 
 /// Describes the members that could not be ended, a sentence each.
 fn survivors(resolver: &Resolver, known: &SandboxRef) -> Vec<String> {
-    let mut told = sentences(resolver.survivors(&known.id));
+    let mut sentences = describe_survivors(resolver.survivors(&known.id));
     if has_unwritten_survivors(known) {
-        told.push("its supervisor has members left that are not written down".to_owned());
+        sentences.push("its supervisor has members left that are not written down".to_owned());
     }
-    told
+    sentences
 }
 
 /// Derives the status of an ended sandbox whose next life begins without a request. The exit is that of the life that has ended.
@@ -121,7 +121,7 @@ fn running_or_paused(known: &SandboxRef) -> Status {
 /// date.
 ///
 /// A supervisor may have another pid here, or none. The state that it wrote counts then.
-fn put_away(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Vec<String>> {
+fn waiting_evidence(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Vec<String>> {
     // A supervisor listens: that is known for all sandboxes after one look.
     if resolver.fingerprints().has_socket(&known.id) {
         return None;
@@ -132,7 +132,8 @@ fn put_away(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Ve
         return None;
     }
     let passing = list_passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
-    let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
+    let mut evidence =
+        vec![format!("its supervisors are dead, and {} is putting it away", name_processes(&passing))];
     evidence.extend(Evidence::of(resolver.fingerprints(), &known.subject()).sentences());
     Some(evidence)
 }
@@ -144,7 +145,7 @@ fn unsaid(known: &SandboxRef, damage: &mut Vec<String>) -> Status {
         return running_or_paused(known);
     }
     let begun = match &known.leaf {
-        Some(leaf) => fingerprints::members(leaf).is_some_and(|(populated, _)| populated),
+        Some(leaf) => fingerprints::leaf_members(leaf).is_some_and(|(populated, _)| populated),
         None => false,
     };
     // If the clock was set back, the sandbox counts as old.
@@ -166,10 +167,12 @@ pub(super) fn derive_abandoned(
     let evidence = Evidence::of(resolver.fingerprints(), &known.subject());
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
     if !evidence.is_nothing() {
-        let supervisors = elsewhere::supervisors(resolver.fingerprints(), &known.subject());
+        let supervisors = elsewhere::supervisors_elsewhere(resolver.fingerprints(), &known.subject());
         if !supervisors.is_empty() {
-            let evidence =
-                vec![format!("in another mount namespace, {} holds its record", named(&supervisors))];
+            let evidence = vec![format!(
+                "in another mount namespace, {} holds its record",
+                name_processes(&supervisors)
+            )];
             return Some(DerivedStatus { evidence, elsewhere: true, ..DerivedStatus::of(Status::Running) });
         }
         if ended {
@@ -181,7 +184,7 @@ pub(super) fn derive_abandoned(
         return Some(DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) });
     }
     let Some(files) = &known.record else {
-        let empty = known.leaf.as_ref().filter(|leaf| fingerprints::members(leaf).is_some());
+        let empty = known.leaf.as_ref().filter(|leaf| fingerprints::leaf_members(leaf).is_some());
         let mut judged = DerivedStatus::of(Status::Lost);
         judged.evidence = match empty {
             Some(leaf) => {
@@ -217,16 +220,16 @@ fn over(files: &Files, damage: &mut Vec<String>) -> DerivedStatus {
         damage.push(format!("exit.json: {error}"));
         None
     });
-    let told = exited.or_else(|| {
-        report.as_ref().map(|report| Exited {
+    let known_exit = exited.or_else(|| {
+        report.as_ref().map(|report| CommandExit {
             schema: SCHEMA,
             exit: report.exit,
             cause: report.cause,
             at_ms: report.started_at_ms.saturating_add(report.duration_ms),
         })
     });
-    let status = told.map_or(Status::Lost, |exited| exited.status());
-    DerivedStatus { level: report.map(|report| report.level), ..DerivedStatus::of(status).ended(told) }
+    let status = known_exit.map_or(Status::Lost, |exited| exited.status());
+    DerivedStatus { level: report.map(|report| report.level), ..DerivedStatus::of(status).ended(known_exit) }
 }
 
 /// Derives the status of a sandbox without a verified end, of which nothing was found.
@@ -253,7 +256,7 @@ pub(super) fn is_over(resolver: &Resolver, known: &SandboxRef) -> bool {
 }
 
 /// Observes these sandboxes again a moment later, after their files had time to be made or removed.
-pub(super) fn look_a_moment_later(resolver: &Resolver, ids: &[&str]) -> Vec<(SandboxRef, View)> {
+pub(super) fn look_a_moment_later(resolver: &Resolver, ids: &[&str]) -> Vec<(SandboxRef, SandboxView)> {
     wait_a_moment();
     let fresh = resolver.again();
     let again = |id: &&str| {
@@ -264,7 +267,7 @@ pub(super) fn look_a_moment_later(resolver: &Resolver, ids: &[&str]) -> Vec<(San
 }
 
 /// Observes again those sandboxes whose last files or processes may just have gone.
-pub(super) fn look_again(resolver: &Resolver, found: &mut Vec<(SandboxRef, View)>) {
+pub(super) fn look_again(resolver: &Resolver, found: &mut Vec<(SandboxRef, SandboxView)>) {
     let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
     *found = lasting;
     if !fleeting.is_empty() {

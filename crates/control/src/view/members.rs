@@ -6,17 +6,17 @@ use std::io::{self, Read as _};
 use penfold_process::{Pid, ProcFs, ProcessId, Stat, quoted_cmdline};
 use serde::Serialize;
 
-use super::View;
+use super::SandboxView;
 use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
-use penfold_state::survivors::Alive;
+use penfold_state::survivors::LivingSurvivor;
 
 /// The most bytes of a command line that is shown in full.
 const LONGEST: u64 = 128 * 1024;
 
 /// A process in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Member {
+pub struct MemberView {
     /// The identity.
     #[serde(flatten)]
     pub id: ProcessId,
@@ -39,20 +39,25 @@ pub struct Member {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool) -> io::Result<Vec<Member>> {
+pub fn list_members(
+    resolver: &Resolver,
+    known: &SandboxRef,
+    view: &SandboxView,
+    full: bool,
+) -> io::Result<Vec<MemberView>> {
     let mut proc = ProcFs::open()?;
     let in_leaf: Vec<Pid> =
-        known.leaf.as_deref().and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
+        known.leaf.as_deref().and_then(fingerprints::leaf_members).map(|(_, pids)| pids).unwrap_or_default();
     let marked = resolver.fingerprints().marked().get(&known.id).cloned().unwrap_or_default();
     let mut stats = Vec::new();
-    let survivors = resolver.survivors(&known.id).iter().map(Alive::pid);
+    let survivors = resolver.survivors(&known.id).iter().map(LivingSurvivor::pid);
     let pids: HashSet<Pid> = in_leaf.iter().chain(&marked).copied().chain(survivors).collect();
     for pid in pids {
         stats.extend(proc.stat(pid)?.filter(|stat| !stat.is_dead()));
     }
     stats.sort_unstable_by_key(Stat::id);
     let between = between(view, &mut proc, &mut stats)?;
-    let mut members = Crowd::new(view, in_leaf, stats, between).members();
+    let mut members = MemberTree::new(view, in_leaf, stats, between).members();
     for member in &mut members {
         let text = if full { whole_command(member.id.pid) } else { proc.command_line(member.id.pid) };
         member.command = text.unwrap_or_else(|| format!("[{}]", member.name));
@@ -63,8 +68,8 @@ pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool)
 /// Removes the penfold processes between supervisors and members, and returns their parents.
 ///
 /// These are our init in a pid namespace, and the process that brings an exec into that namespace.
-fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
-    let ours = supervisors(view);
+fn between(view: &SandboxView, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
+    let ours = claimed_supervisors(view);
     let is_ours = |stat: &Stat| is_between(&ours, stat);
     let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
     let mut found = HashMap::new();
@@ -82,7 +87,7 @@ fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<
 }
 
 /// The supervisors of a sandbox and of its execs, as the supervisor says.
-pub(crate) fn supervisors(view: &View) -> HashSet<Pid> {
+pub(crate) fn claimed_supervisors(view: &SandboxView) -> HashSet<Pid> {
     let exec_supervisors = view.execs.iter().map(|exec| exec.supervisor.pid);
     view.supervisors.iter().map(|id| id.pid).chain(exec_supervisors).collect()
 }
@@ -92,8 +97,8 @@ pub(crate) fn is_between(supervisors: &HashSet<Pid>, stat: &Stat) -> bool {
     stat.has_our_name() && stat.parent.is_some_and(|parent| supervisors.contains(&parent))
 }
 
-struct Crowd<'a> {
-    view: &'a View,
+struct MemberTree<'a> {
+    view: &'a SandboxView,
     /// The parents of the penfold processes between supervisors and members.
     between: HashMap<Pid, Pid>,
     leaf: HashSet<Pid>,
@@ -105,8 +110,13 @@ struct Crowd<'a> {
     leader: Option<usize>,
 }
 
-impl Crowd<'_> {
-    fn new(view: &View, leaf: Vec<Pid>, stats: Vec<Stat>, between: HashMap<Pid, Pid>) -> Crowd<'_> {
+impl MemberTree<'_> {
+    fn new(
+        view: &SandboxView,
+        leaf: Vec<Pid>,
+        stats: Vec<Stat>,
+        between: HashMap<Pid, Pid>,
+    ) -> MemberTree<'_> {
         let mut children: HashMap<Pid, Vec<usize>> = HashMap::new();
         for (place, stat) in stats.iter().enumerate() {
             if let Some(parent) = stat.parent {
@@ -119,10 +129,10 @@ impl Crowd<'_> {
             None => (!stats.is_empty()).then_some(0),
         };
         let places = stats.iter().enumerate().map(|(place, stat)| (stat.pid, place)).collect();
-        Crowd { view, between, leaf: leaf.into_iter().collect(), stats, places, children, leader }
+        MemberTree { view, between, leaf: leaf.into_iter().collect(), stats, places, children, leader }
     }
 
-    fn members(&self) -> Vec<Member> {
+    fn members(&self) -> Vec<MemberView> {
         let mut members = Vec::new();
         let mut placed = HashSet::new();
         for (place, stat) in self.stats.iter().enumerate() {
@@ -138,13 +148,13 @@ impl Crowd<'_> {
     }
 
     /// Adds a member and those below it. No recursion: a tree may be as deep as the host allows.
-    fn add(&self, top: usize, placed: &mut HashSet<usize>, out: &mut Vec<Member>) {
+    fn add(&self, top: usize, placed: &mut HashSet<usize>, out: &mut Vec<MemberView>) {
         let exec = self.stats.get(top).and_then(|stat| self.exec(stat));
         let first = exec.map_or(self.leader, |(_, first)| Some(first));
         let mut pending = vec![top];
         while let Some(place) = pending.pop() {
             let Some(stat) = self.stats.get(place).filter(|_| placed.insert(place)) else { continue };
-            out.push(Member {
+            out.push(MemberView {
                 id: stat.id(),
                 parent: self.parent(stat).map(|parent| parent.pid.as_raw_pid()),
                 name: printable(&stat.comm),

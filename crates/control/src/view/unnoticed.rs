@@ -5,7 +5,7 @@ use std::io;
 
 use penfold_process::Pid;
 
-use super::{View, look};
+use super::{SandboxView, look};
 use crate::descent::Descent;
 use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
@@ -19,13 +19,15 @@ use penfold_state::state::Status;
 /// When not all processes can be read.
 pub(super) fn search_unnoticed(
     resolver: &Resolver,
-    found: &[(SandboxRef, View)],
+    found: &[(SandboxRef, SandboxView)],
     over: &[SandboxRef],
-) -> io::Result<Vec<(SandboxRef, View)>> {
+) -> io::Result<Vec<(SandboxRef, SandboxView)>> {
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
     // Reading an environment is costly: processes that are already accounted for are skipped.
-    let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
-    let marked = fingerprints::marked(Some(resolver.root()), |pid| looked_after.contains(&pid)).complete()?;
+    let accounted_pids: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
+    let marked =
+        fingerprints::find_marked_processes(Some(resolver.root()), |pid| accounted_pids.contains(&pid))
+            .complete()?;
     let mut descent = Descent::new()?;
     let mut unnoticed = Vec::new();
     for (id, pids) in marked {
@@ -45,7 +47,7 @@ pub(super) fn search_unnoticed(
     Ok(unnoticed)
 }
 
-fn accounted(view: &View) -> Vec<Pid> {
+fn accounted(view: &SandboxView) -> Vec<Pid> {
     if !view.status.is_living() || view.status == Status::Orphaned {
         return Vec::new();
     }

@@ -12,7 +12,7 @@ use crate::holders::{self, Locks};
 
 /// What a watcher knows of one record.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum WatchedRecord {
     /// A supervisor holds the record; the pidfd is its.
     Guarded(OwnedFd),
     /// The record must be looked at again at this time; if nothing has changed then, after twice the delay.
@@ -30,7 +30,7 @@ pub(super) enum Entry {
     Settled,
 }
 
-impl Entry {
+impl WatchedRecord {
     /// The first delay for a record that cannot be judged yet.
     pub(super) const FIRST: Duration = Duration::from_millis(100);
     /// The first delay after a recovery that left something.
@@ -41,44 +41,48 @@ impl Entry {
     const MADE: Duration = Duration::from_secs(2);
 
     /// Looks at a record; `delay` is the time until the next look, if one is needed.
-    pub(super) fn look(registry: &Registry, name: &str, delay: Duration) -> Entry {
+    pub(super) fn look(registry: &Registry, name: &str, delay: Duration) -> WatchedRecord {
         let files = match registry.look(name) {
             Ok(Some(files)) => files,
-            Ok(None) => return Entry::Settled,
-            Err(_) => return Entry::later(delay),
+            Ok(None) => return WatchedRecord::Settled,
+            Err(_) => return WatchedRecord::later(delay),
         };
         // While the sandbox waits for its next life, a process holds the record.
         if files.has_ended() && files.next_life().is_none() {
-            return Entry::Settled;
+            return WatchedRecord::Settled;
         }
         match files.lock() {
-            LockState::Held => guard(&files).map_or_else(|| Entry::later(delay), Entry::Guarded),
-            LockState::Unknown(_) => Entry::later(delay),
+            LockState::Held => {
+                guard(&files).map_or_else(|| WatchedRecord::later(delay), WatchedRecord::Guarded)
+            }
+            LockState::Unknown(_) => WatchedRecord::later(delay),
             LockState::Free => match recovery::is_lost(registry, name) {
-                Ok(true) => Entry::Lost,
-                Ok(false) if files.intent().is_err() && delay < Entry::MADE => Entry::later(delay),
+                Ok(true) => WatchedRecord::Lost,
+                Ok(false) if files.intent().is_err() && delay < WatchedRecord::MADE => {
+                    WatchedRecord::later(delay)
+                }
                 // Another process may have locked the record since.
-                Ok(false) if files.lock().may_be_held() => Entry::later(delay),
-                Ok(false) => Entry::Settled,
-                Err(_) => Entry::later(delay),
+                Ok(false) if files.lock().may_be_held() => WatchedRecord::later(delay),
+                Ok(false) => WatchedRecord::Settled,
+                Err(_) => WatchedRecord::later(delay),
             },
         }
     }
 
     /// Tells whether a record that was settled is that of a further life now.
     pub(super) fn has_begun_anew(&self, registry: &Registry, name: &str) -> bool {
-        matches!(self, Entry::Settled) && !registry.seems_ended(name)
+        matches!(self, WatchedRecord::Settled) && !registry.seems_ended(name)
     }
 
     /// A record that must be looked at again after this delay.
-    pub(super) fn later(delay: Duration) -> Entry {
-        Entry::Later { at: Instant::now() + delay, delay }
+    pub(super) fn later(delay: Duration) -> WatchedRecord {
+        WatchedRecord::Later { at: Instant::now() + delay, delay }
     }
 
     /// The time of the next look, if there is one.
     pub(super) fn at(&self) -> Option<Instant> {
         match self {
-            Entry::Later { at, .. } => Some(*at),
+            WatchedRecord::Later { at, .. } => Some(*at),
             _ => None,
         }
     }
@@ -86,7 +90,9 @@ impl Entry {
     /// The delay after a look that is due now; `None` if none is due.
     pub(super) fn due(&self, now: Instant) -> Option<Duration> {
         match self {
-            Entry::Later { at, delay } if *at <= now => Some((*delay * 2).min(Entry::LONGEST)),
+            WatchedRecord::Later { at, delay } if *at <= now => {
+                Some((*delay * 2).min(WatchedRecord::LONGEST))
+            }
             _ => None,
         }
     }
@@ -99,7 +105,7 @@ fn guard(files: &Files) -> Option<OwnedFd> {
     let locks = Locks::of(files.name(), Some(files), None);
     let holds =
         |process: &Process| locks.are_held_by(process.id().pid) && matches!(process.has_exited(), Ok(false));
-    let named = holders::named(files).into_iter().find(holds);
+    let named = holders::supervisors_in_record(files).into_iter().find(holds);
     let holder = named.or_else(|| locks.holders(&mut ProcFs::open().ok()?).ok()?.into_first());
     holder.map(Process::into_pidfd)
 }

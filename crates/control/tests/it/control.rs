@@ -8,13 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penfold_control::Resolver;
-use penfold_control::{Client, ClientError, EndMethod, ForgetError, Limits, StopResult, end, remove_record};
-use penfold_process::{ProcFs, ProcessId, State as ProcessState};
+use penfold_control::{
+    EndLimits, EndMethod, ForgetError, StopResult, SupervisorClient, SupervisorClientError, end_sandboxes,
+    remove_record,
+};
+use penfold_process::{ProcFs, ProcessId, SchedulerState as ProcessState};
 use penfold_state::Registry;
-use penfold_state::intent::{Detached, Intent};
+use penfold_state::intent::{DetachedIntent, Intent};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{State, Status};
-use penfold_state::wire::{self, Answer, PROTOCOL, Received, Request};
+use penfold_state::wire::{self, Answer, PROTOCOL, ReceiveResult, Request};
 use penfold_teardown::{Level, Resource as _};
 use penfold_testkit::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +39,7 @@ impl Place {
         Place::with(name, None)
     }
 
-    fn with(name: &str, detached: Option<Detached>) -> Place {
+    fn with(name: &str, detached: Option<DetachedIntent>) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join(name);
         let registry = Registry::open(&root).unwrap();
@@ -63,8 +66,8 @@ impl Place {
         socket
     }
 
-    fn connect(&self) -> Result<Client, ClientError> {
-        Client::connect(self.record.files(), LONG)
+    fn connect(&self) -> Result<SupervisorClient, SupervisorClientError> {
+        SupervisorClient::connect(self.record.files(), LONG)
     }
 }
 
@@ -78,11 +81,11 @@ fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
     std::thread::spawn(move || {
         ready(&listener);
         let client = rustix::net::accept(&listener).unwrap();
-        wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id, by: false }).unwrap();
+        wire::send_message(&client, &Answer::Hello { protocol: PROTOCOL, id, by: false }).unwrap();
         ready(&client);
         let (request, fds) = wire::receive_with::<Request>(&client).unwrap();
-        assert!(matches!(request, Received::Message(Request::Extend(7))));
-        wire::send(&client, &Answer::Done).unwrap();
+        assert!(matches!(request, ReceiveResult::Message(Request::Extend(7))));
+        wire::send_message(&client, &Answer::Done).unwrap();
         fds
     })
 }
@@ -115,7 +118,7 @@ fn link_to_the_socket_of_another_is_not_followed() {
     let (place, other) = (Place::new(), Place::new());
     let _listener = other.listen(SocketType::SEQPACKET);
     std::os::unix::fs::symlink(other.socket(), place.socket()).unwrap();
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
 }
 
 /// The socket file belongs to this user, and the listener to another.
@@ -143,7 +146,7 @@ while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv
     other.kill().unwrap();
     other.wait().unwrap();
     match connected {
-        Err(ClientError::Untrusted { why, .. }) => assert!(why.contains("65534"), "{why}"),
+        Err(SupervisorClientError::Untrusted { why, .. }) => assert!(why.contains("65534"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
@@ -169,7 +172,7 @@ sys.stdin.read()";
     let pid = rustix::process::Pid::from_child(&first);
     let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
     rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
-    let connected = Client::connect(place.record.files(), Duration::from_secs(10));
+    let connected = SupervisorClient::connect(place.record.files(), Duration::from_secs(10));
     first.wait().unwrap();
     // EOF means that the other supervisor has ended.
     first.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
@@ -180,19 +183,19 @@ sys.stdin.read()";
 #[test]
 fn what_is_no_socket_of_ours_is_not_trusted() {
     let place = Place::new();
-    assert!(matches!(place.connect(), Err(ClientError::NoSocket { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Foreground { .. })));
     std::fs::write(place.socket(), "").unwrap();
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
     std::fs::remove_file(place.socket()).unwrap();
     std::fs::create_dir(place.socket()).unwrap();
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
     std::fs::remove_dir(place.socket()).unwrap();
     let stream = place.listen(SocketType::STREAM);
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
     drop(stream);
     std::fs::remove_file(place.socket()).unwrap();
     drop(place.listen(SocketType::SEQPACKET));
-    assert!(matches!(place.connect(), Err(ClientError::Deserted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Deserted { .. })));
 }
 
 /// spec: 11.8
@@ -206,7 +209,7 @@ fn socket_of_another_user_is_not_trusted() {
     let place = Place::new();
     let _listener = place.listen(SocketType::SEQPACKET);
     std::os::unix::fs::chown(place.socket(), Some(65534), None).unwrap();
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
 }
 
 /// spec: 11.8
@@ -217,12 +220,12 @@ fn who_speaks_for_another_sandbox_is_not_trusted() {
     let liar = std::thread::spawn(move || {
         ready(&listener);
         let client = rustix::net::accept(&listener).unwrap();
-        let _ = wire::send(
+        let _ = wire::send_message(
             &client,
             &Answer::Hello { protocol: PROTOCOL, id: "0123456789ab".to_owned(), by: false },
         );
     });
-    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    assert!(matches!(place.connect(), Err(SupervisorClientError::Untrusted { .. })));
     liar.join().unwrap();
     assert!(place.dir.path().try_exists().unwrap());
 }
@@ -233,7 +236,7 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     let Place { dir, record } = Place::new();
     let resolver = Resolver::new(&dir.path().join("root"));
     let known = resolver.resolve(record.name()).unwrap();
-    let limits = Limits { patience: Some(Duration::from_millis(10)), ..Limits::default() };
+    let limits = EndLimits { patience: Some(Duration::from_millis(10)), ..EndLimits::default() };
     let busy = remove_record(&resolver, &known, &limits);
     assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
     drop(record);
@@ -246,13 +249,13 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
 /// spec: 11.4
 #[test]
 fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
-    let place = Place::with("root", Some(Detached::default()));
+    let place = Place::with("root", Some(DetachedIntent::default()));
     let resolver = Resolver::new(&place.dir.path().join("root"));
     let known = [resolver.resolve(place.record.name()).unwrap()];
     let (turned, turns) = channel();
     let ending = std::thread::spawn(move || {
-        let limits = Limits { answer: LONG, ..Limits::default() };
-        end(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
+        let limits = EndLimits { answer: LONG, ..EndLimits::default() };
+        end_sandboxes(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
             let _ = turned.send(());
         })
     });
@@ -261,9 +264,12 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     ready(&listener);
     let client = rustix::net::accept(&listener).unwrap();
     let hello = Answer::Hello { protocol: PROTOCOL, id: place.record.name().to_owned(), by: false };
-    wire::send(&client, &hello).unwrap();
+    wire::send_message(&client, &hello).unwrap();
     ready(&client);
-    assert!(matches!(wire::receive::<Request>(&client).unwrap(), Received::Message(Request::Kill)));
+    assert!(matches!(
+        wire::receive_message::<Request>(&client).unwrap(),
+        ReceiveResult::Message(Request::Kill)
+    ));
     let Place { dir, mut record } = place;
     record.release(false).unwrap();
     drop((record, listener, client));
@@ -295,7 +301,7 @@ fn ends(record: Record, supervisor: ProcessId) {
 /// spec: 11.1
 #[test]
 fn supervisor_that_exits_before_it_listens_is_waited_for() {
-    let Place { dir, record } = Place::with("root", Some(Detached::default()));
+    let Place { dir, record } = Place::with("root", Some(DetachedIntent::default()));
     let resolver = Resolver::new(&dir.path().join("root"));
     let known = [resolver.resolve(record.name()).unwrap()];
     // The main thread has exited; another thread lives until its input ends.
@@ -312,8 +318,8 @@ ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
     let (over, waits) = channel();
     let (mut turns, mut record) = (0, Some(record));
     let ending = std::thread::spawn(move || {
-        let limits = Limits { exit: LONG, ..Limits::default() };
-        end(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
+        let limits = EndLimits { exit: LONG, ..EndLimits::default() };
+        end_sandboxes(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
             turns += 1;
             if turns == 3 {
                 ends(record.take().unwrap(), id);

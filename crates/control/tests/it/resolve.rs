@@ -49,7 +49,7 @@ fn an_id_its_unique_beginning_and_a_name_mean_the_sandbox() {
     let mut two = env.intent(None);
     (one.id, two.id) = (id_with("aaaa1"), id_with("aaaa2"));
     let (_one, _two) = (env.reserve(&one), env.reserve(&two));
-    let _name = names::take(&env.root(), "web", &one.id).unwrap();
+    let _name = names::take_name(&env.root(), "web", &one.id).unwrap();
     for word in [one.id.short().as_str(), "aaaa1", "web"] {
         assert_eq!(id_of(&env, word).unwrap(), one.id.short(), "{word}");
     }
@@ -68,7 +68,7 @@ fn a_name_wins_over_a_beginning() {
     let mut other = env.intent(None);
     (named.id, other.id) = (id_with("0001"), id_with("cafe"));
     let (record, _other) = (env.reserve(&named), env.reserve(&other));
-    let name = names::take(&env.root(), "cafe", &named.id).unwrap();
+    let name = names::take_name(&env.root(), "cafe", &named.id).unwrap();
     assert_eq!(id_of(&env, "cafe").unwrap(), named.id.short());
     // The same without the file of the name.
     remove(&env.root().join("names"));
@@ -123,7 +123,7 @@ fn a_name_that_another_sandbox_claims_is_not_believed() {
     let env = TestEnv::new();
     let (web, thief) = (env.intent(Some("web")), env.intent(Some("other")));
     let (_web, _thief) = (env.reserve(&web), env.reserve(&thief));
-    let _forged = names::take(&env.root(), "web", &thief.id).unwrap();
+    let _forged = names::take_name(&env.root(), "web", &thief.id).unwrap();
     assert_eq!(id_of(&env, "web").unwrap(), web.id.short());
     scribble(&env.root().join("names/web"), b"../../../etc");
     assert_eq!(id_of(&env, "web").unwrap(), web.id.short());

@@ -4,8 +4,8 @@ use penfold_testkit::skip;
 use std::os::unix::fs::{chown, symlink};
 
 use crate::view_support::{Alive, TestEnv, listen, remove, report, scribble, state};
-use penfold_control::view::{self, View};
-use penfold_state::state::{Exited, Status};
+use penfold_control::view::{self, SandboxView};
+use penfold_state::state::{CommandExit, Status};
 use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, record::SCHEMA};
 use penfold_teardown::Cause;
@@ -43,7 +43,7 @@ const DAMAGE: &[Damage] = &[
     }),
 ];
 
-fn is_said(view: &View, file: &str) -> bool {
+fn is_said(view: &SandboxView, file: &str) -> bool {
     view.damage.iter().any(|damage| damage.starts_with(file))
 }
 
@@ -270,7 +270,8 @@ fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
     }
     record.files().write_state(&state(Status::Unkillable)).unwrap();
     assert_eq!(env.see(&id).unwrap().status, Status::Unkillable);
-    let exited = Exited { schema: SCHEMA, exit: Some(ExitStatus::Code(7)), cause: Cause::Kill, at_ms: 1 };
+    let exited =
+        CommandExit { schema: SCHEMA, exit: Some(ExitStatus::Code(7)), cause: Cause::Kill, at_ms: 1 };
     assert!(!record.files().write_exited(&exited).unwrap(), "it was written before");
 }
 
@@ -345,12 +346,12 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
         env.put(&id, "state.json", &serde_json::to_string(&state(Status::Running)).unwrap());
         let resolver = env.resolver();
         let known = resolver.resolve(&id).unwrap();
-        assert_eq!(view::view(&resolver, &known).unwrap().status, Status::Exited);
+        assert_eq!(view::observe_sandbox(&resolver, &known).unwrap().status, Status::Exited);
         let record = held.then(|| env.registry().take(&id).unwrap().unwrap());
         for file in ["intent.json", "state.json", "exit.json", "leaf", "report.json"] {
             std::fs::remove_file(env.record(&id).join(file)).unwrap();
         }
-        assert_eq!(view::view(&resolver, &known), None, "held: {held}");
+        assert_eq!(view::observe_sandbox(&resolver, &known), None, "held: {held}");
         drop(record);
     }
 }
@@ -368,7 +369,7 @@ fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {
     let known = resolver.resolve(&id).unwrap();
     remove(&env.record(&id));
     assert!(alive.is_alive());
-    assert_eq!(view::view(&resolver, &known).map(|seen| seen.status), Some(Status::Orphaned));
+    assert_eq!(view::observe_sandbox(&resolver, &known).map(|seen| seen.status), Some(Status::Orphaned));
     alive.end();
-    assert_eq!(view::view(&env.resolver(), &known), None);
+    assert_eq!(view::observe_sandbox(&env.resolver(), &known), None);
 }

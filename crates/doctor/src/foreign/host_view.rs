@@ -110,7 +110,7 @@ fn is_unit(part: &str) -> bool {
 }
 
 /// Returns the environment with which the process was started; `None` when it cannot be read.
-pub(super) fn environment(pid: Pid) -> Option<Vec<u8>> {
+pub(super) fn read_environment(pid: Pid) -> Option<Vec<u8>> {
     std::fs::read(path(pid, "environ")).ok()
 }
 

@@ -53,14 +53,14 @@ const SECRET: [&str; 5] = ["TOKEN", "KEY", "SECRET", "PASSWORD", "AUTH"];
 const SHOWN: usize = 60;
 
 /// Returns the value of a variable.
-pub(super) fn value<'a>(environment: &'a [u8], key: &str) -> Option<&'a [u8]> {
+pub(super) fn variable_value<'a>(environment: &'a [u8], key: &str) -> Option<&'a [u8]> {
     environment
         .split(|&byte| byte == 0)
         .find_map(|entry| entry.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
 }
 
 /// Returns the marks that a process carries.
-pub(super) fn of(environment: &[u8], stat: &Stat, all: &HashMap<Pid, Stat>) -> Vec<Mark> {
+pub(super) fn marks_of_process(environment: &[u8], stat: &Stat, all: &HashMap<Pid, Stat>) -> Vec<Mark> {
     let entries = environment.split(|&byte| byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     let mut marks: Vec<Mark> = entries
         .filter_map(|entry| entry.split_once('='))
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_name_of_a_variable_counts() {
-        assert_eq!(value(b"XA=1\0A=2\0", "A"), Some(&b"2"[..]));
-        assert_eq!(value(b"AB=1\0", "A"), None);
+        assert_eq!(variable_value(b"XA=1\0A=2\0", "A"), Some(&b"2"[..]));
+        assert_eq!(variable_value(b"AB=1\0", "A"), None);
     }
 }

@@ -15,15 +15,17 @@ use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 use serde::Serialize;
 
-use super::host_view::{HostView, environment};
+use super::host_view::{HostView, read_environment};
 use super::{marks, path};
 use crate::Member;
 use crate::host_processes::process_age;
 use chain::Runner;
-use directories::{Subject, Surroundings, homes, real, user, working_directory};
+use directories::{
+    Subject, Surroundings, home_directories, real_parent_path, starting_user, working_directory,
+};
 use id::{Derived, Names};
-use penfold_control::descent::{Belongs, find_owner};
-use program::{Role, arguments, role};
+use penfold_control::descent::{ProcessSandbox, find_owner};
+use program::{Role, process_arguments, program_role};
 
 pub use directories::{Held, VmDirectory};
 
@@ -118,7 +120,7 @@ struct Found<'a> {
 }
 
 /// Finds the virtual machines of this user, of all users for root.
-pub(super) fn find(view: &HostView, proc: &mut ProcFs, protected: &[PathBuf]) -> Vec<Vm> {
+pub(super) fn find_vms(view: &HostView, proc: &mut ProcFs, protected: &[PathBuf]) -> Vec<Vm> {
     let mut monitors: Vec<Found<'_>> = view.all.values().filter_map(|stat| recognised(view, stat)).collect();
     monitors.sort_unstable_by_key(|found| found.stat.id());
     for (id, found) in shown_ids(&monitors).into_iter().zip(&mut monitors) {
@@ -126,7 +128,7 @@ pub(super) fn find(view: &HostView, proc: &mut ProcFs, protected: &[PathBuf]) ->
     }
     let used: Vec<(Pid, PathBuf)> =
         monitors.iter().flat_map(|found| places(&found.names).map(|place| (found.stat.pid, place))).collect();
-    let protected: Vec<PathBuf> = protected.iter().cloned().chain(homes()).collect();
+    let protected: Vec<PathBuf> = protected.iter().cloned().chain(home_directories()).collect();
     let spared = view.ancestors(rustix::process::getpid());
     let host = Surroundings::new(&protected, &used);
     monitors.into_iter().map(|found| described(found, view, proc, &spared, &host)).collect()
@@ -134,19 +136,19 @@ pub(super) fn find(view: &HostView, proc: &mut ProcFs, protected: &[PathBuf]) ->
 
 /// Recognises a monitor that penfold did not start. The processes that a monitor forks are part of it.
 fn recognised<'a>(view: &HostView, stat: &'a Stat) -> Option<Found<'a>> {
-    let arguments = arguments(stat.pid);
-    let Role::Monitor(monitor) = role(stat.pid, &arguments) else { return None };
+    let arguments = process_arguments(stat.pid);
+    let Role::Monitor(monitor) = program_role(stat.pid, &arguments) else { return None };
     let parent_is_monitor = stat.parent.is_some_and(
-        |parent| matches!(role(parent, &self::arguments(parent)), Role::Monitor(name) if name == monitor),
+        |parent| matches!(program_role(parent, &self::process_arguments(parent)), Role::Monitor(name) if name == monitor),
     );
-    let user = user(stat.pid)?;
+    let user = starting_user(stat.pid)?;
     let own = rustix::process::geteuid();
     let is_permitted = own.is_root() || own.as_raw() == user;
     if parent_is_monitor || !is_permitted || view.ancestors(rustix::process::getpid()).contains(&stat.pid) {
         return None;
     }
-    let is_marked = marks::value(&environment(stat.pid)?, MARKER).is_some();
-    if is_marked || find_owner(stat.pid).ok()? != Belongs::Nobody {
+    let is_marked = marks::variable_value(&read_environment(stat.pid)?, MARKER).is_some();
+    if is_marked || find_owner(stat.pid).ok()? != ProcessSandbox::Nobody {
         return None;
     }
     let names = Names::read(working_directory(stat.pid), &arguments);
@@ -192,7 +194,7 @@ fn shown_ids(monitors: &[Found<'_>]) -> Vec<String> {
 
 /// Returns the directories that a monitor uses, as it names them: the workspace and the directory of its socket.
 fn places(names: &Names) -> impl Iterator<Item = PathBuf> {
-    let socket = names.socket.as_deref().and_then(Path::parent).map(real);
+    let socket = names.socket.as_deref().and_then(Path::parent).map(real_parent_path);
     let directory = names.directory.clone();
     let socket = socket.filter(|socket| Some(socket) != directory.as_ref());
     directory.into_iter().chain(socket)
@@ -205,7 +207,7 @@ fn described(
     spared: &HashSet<Pid>,
     host: &Surroundings<'_>,
 ) -> Vm {
-    let chain = chain::above(view, proc, found.stat, spared);
+    let chain = chain::chain_above(view, proc, found.stat, spared);
     let mut member = |pid: &Pid| {
         let stat = view.all.get(pid)?;
         Some(Member { id: stat.id(), name: stat.comm.clone(), command: proc.command_line(*pid) })
@@ -248,7 +250,7 @@ fn judged(
     host: &Surroundings<'_>,
 ) -> Vec<VmDirectory> {
     let monitor = vm.member.id.pid;
-    let wrappers = vm.ancestors.iter().take(vm.wrappers).filter_map(|wrapper| user(wrapper.id.pid));
+    let wrappers = vm.ancestors.iter().take(vm.wrappers).filter_map(|wrapper| starting_user(wrapper.id.pid));
     let subject = Subject {
         monitor,
         users: [vm.user].into_iter().chain(wrappers).collect(),

@@ -48,7 +48,7 @@ fn example(controller: Controller) -> Limits {
 }
 
 /// Looks for the controllers, and changes nothing.
-pub(super) fn look() -> Ability {
+pub(super) fn check_controllers() -> Ability {
     let mut good: Vec<&str> = Vec::new();
     let (mut place, mut refused) = (None, None);
     for controller in Controller::ALL {

@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::{KilledLeaf, Leaf, Place};
+use penfold_cgroup::{KilledLeaf, Leaf, LeafPlace};
 use penfold_process::{Pid, ProcFs};
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 use penfold_sys::launch::{self, Launch, Namespaces, Program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags};
@@ -38,7 +38,7 @@ pub(super) struct LeafProbe {
 }
 
 /// Makes a cgroup, clones processes into it, kills it, tries again, and removes it.
-pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
+pub(super) fn probe_leaf(place: &LeafPlace, proc: &mut ProcFs) -> LeafProbe {
     let mut probe = LeafProbe::default();
     let created = Id::new().and_then(|id| {
         Leaf::create(place, LeafName::of(&id.short()).as_str())
@@ -54,22 +54,23 @@ pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     let path = leaf.path().to_owned();
     probe.kill_file =
         rustix::fs::accessat(leaf.dir(), c"cgroup.kill", Access::EXISTS, AtFlags::empty()).is_ok();
-    let born = launch::launch(&mut nothing(), Some(leaf.dir()), None);
+    let born = launch::launch_program(&mut nothing(), Some(leaf.dir()), None);
     probe.refused = born.as_ref().err().map(ToString::to_string);
     probe.born = Some(lives(&born, &leaf, proc));
     let joined = if probe.born == Some(true) {
         None
     } else {
         let file = leaf.processes_file();
-        let joined =
-            file.and_then(|file| launch::launch(&mut nothing(), None, Some(std::os::fd::AsFd::as_fd(&file))));
+        let joined = file.and_then(|file| {
+            launch::launch_program(&mut nothing(), None, Some(std::os::fd::AsFd::as_fd(&file)))
+        });
         probe.joined = Some(lives(&joined, &leaf, proc));
         joined.ok()
     };
     let removed = match leaf.kill() {
         Ok(killed) => {
             born.into_iter().chain(joined).for_each(end);
-            if let Ok(again) = launch::launch(&mut nothing(), Some(killed.dir()), None) {
+            if let Ok(again) = launch::launch_program(&mut nothing(), Some(killed.dir()), None) {
                 probe.trap = again.ready().ok().map(|ready| !ready).filter(|_| probe.born == Some(true));
                 end(again);
             }
@@ -134,11 +135,11 @@ fn remove(mut leaf: KilledLeaf) -> bool {
 }
 
 /// Creates the namespaces of `--contain pidns` and ends them.
-pub(super) fn namespaces() -> io::Result<()> {
+pub(super) fn probe_namespaces() -> io::Result<()> {
     let user = !rustix::process::geteuid().is_root();
     match launch::clone_process(Namespaces { pid: true, user }, None)? {
-        Forked::Child => penfold_sys::fork::exit_now(0),
-        Forked::Parent(pid) => {
+        ForkSide::Child => penfold_sys::fork::exit_now(0),
+        ForkSide::Parent(pid) => {
             reap(pid);
             Ok(())
         }

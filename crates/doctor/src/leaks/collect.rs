@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
-use penfold_resource::{Deadline, Owned};
-use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Survivor, Teardown};
+use penfold_resource::{OwnedResource, ReleaseDeadline};
+use penfold_teardown::{Findings, MemberScope, Resource, StopPolicy, Survivor, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ use penfold_state::{Requester, Scratch, note_survivors, survivors};
 ///
 /// # Errors
 /// When the attempt could not be made; the leak is unchanged.
-pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
+pub fn collect_leak(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let collected = remove(leak, state_root, named, patience);
     // The recovery of a record counts by itself. The record of an ended sandbox is no leak.
     let is_counted = matches!(
@@ -50,7 +50,7 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
         Thing::Record { begun: true, .. } => {
             let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
             remove_unfinished(&record)?;
-            recovery::recover(record, named, patience, Some(Requester::this("gc")))
+            recovery::recover_sandbox(record, named, patience, Some(Requester::this("gc")))
         }
         Thing::Ended { .. } => {
             if let Some(mut record) = take_ended(state_root, &leak.id, patience)? {
@@ -114,7 +114,7 @@ fn remove_bare_record(path: &Path) -> io::Result<()> {
 /// Tries again to end members that could not be ended.
 fn end_survivors(id: &str, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     match look(state_root, id)? {
-        Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
+        Turn::Ours(record) => recovery::recover_sandbox(record, named, patience, Some(Requester::this("gc"))),
         Turn::Gone if !is_supervised(id, None) => {
             recovery::recover_unrecorded(id, named, patience, Some(state_root))
         }
@@ -126,7 +126,7 @@ fn end_survivors(id: &str, state_root: &Path, named: bool, patience: Duration) -
 /// Returns the members that could not be ended, and live.
 fn living_survivors(state_root: &Path, id: &str) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let living = survivors::living(state_root, id)?;
+    let living = survivors::living_survivors(state_root, id)?;
     let mut survivors: Vec<Survivor> = living.iter().map(|alive| alive.describe(&mut proc)).collect();
     let registry = Registry::open_existing(state_root).map_err(io::Error::other)?;
     let files = registry.and_then(|registry| registry.look(id).ok().flatten());
@@ -247,7 +247,7 @@ fn release(leak: &Leak, request: &Request<'_>) -> io::Result<Findings> {
         _ => None,
     };
     let planned = trace.planned(&leak.id).map_err(io::Error::other)?;
-    let resource = Owned::new(planned, owner, &Deadline::after(request.patience));
+    let resource = OwnedResource::new(planned, owner, &ReleaseDeadline::after(request.patience));
     end(leak, request, None, vec![Box::new(resource)])
 }
 
@@ -258,12 +258,12 @@ fn end(
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let marker = marked::marker(&found.id, None, None, request.named, Some(request.state_root));
-    let search = marked::search(&marker, Some(request.state_root), &mut proc)?;
-    let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    let marker = marked::build_marker(&found.id, None, None, request.named, Some(request.state_root));
+    let search = marked::search_members(&marker, Some(request.state_root), &mut proc)?;
+    let mut teardown = Teardown::new(proc, leaf, MemberScope::Host(Box::new(search)));
     let stop_policy =
         StopPolicy { grace: Duration::ZERO, patience: request.patience, ..StopPolicy::default() };
-    let mut findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut resources);
+    let mut findings = penfold_teardown::end_members(&mut teardown, &stop_policy, &mut resources);
     note_survivors(request.state_root, &found.id, &findings);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)
@@ -294,7 +294,7 @@ mod tests {
                 std::fs::remove_dir(path).unwrap();
                 drop(lock);
             });
-            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
+            assert!(collect_leak(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
         });
     }
 
@@ -305,7 +305,7 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join("intent.json"), "{}").unwrap();
         let leak = Leak { thing: Thing::Ended { path: path.clone(), command: String::new() }, ..leak };
-        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
+        let error = collect_leak(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
         assert!(error.to_string().contains("it has not ended"), "{error}");
         assert!(path.join("intent.json").try_exists().unwrap());
         std::thread::scope(|scope| {
@@ -313,7 +313,7 @@ mod tests {
                 let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
                 std::fs::remove_file(path.join("intent.json")).unwrap();
             });
-            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
+            assert!(collect_leak(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
         });
         assert!(!path.try_exists().unwrap());
     }
@@ -321,7 +321,7 @@ mod tests {
     /// spec: 10.5
     #[test]
     fn each_kind_of_leak_that_is_collected_counts() {
-        use penfold_state::counters::{self, LEAKS, Value};
+        use penfold_state::counters::{self, CounterValue, LEAKS};
         let not_collected = ["survivor", "ended", "socket", "unreachable"];
         let mut kinds: Vec<&str> =
             Thing::KINDS.into_iter().filter(|kind| !not_collected.contains(kind)).collect();
@@ -330,14 +330,14 @@ mod tests {
         counted.sort_unstable();
         assert_eq!(kinds, counted);
         let (base, leak) = made();
-        collect(&leak, base.path(), false, Duration::ZERO).unwrap();
-        let families = counters::read(base.path()).unwrap().families();
+        collect_leak(&leak, base.path(), false, Duration::ZERO).unwrap();
+        let families = counters::read_counters(base.path()).unwrap().families();
         for name in ["leaks_found", "leaks_mended"] {
             let family = families.iter().find(|family| family.name == name).unwrap();
-            let counted = family.samples.iter().filter(|sample| sample.value != Value::Count(0));
+            let counted = family.samples.iter().filter(|sample| sample.value != CounterValue::Count(0));
             let counted: Vec<_> =
                 counted.map(|sample| (sample.labels.clone(), sample.value.clone())).collect();
-            assert_eq!(counted, [(vec![("kind", "directory")], Value::Count(1))]);
+            assert_eq!(counted, [(vec![("kind", "directory")], CounterValue::Count(1))]);
         }
     }
 
@@ -347,7 +347,7 @@ mod tests {
         let (base, leak) = made();
         let path = leak.thing.path().unwrap();
         let _lock = lock(path, Duration::ZERO).unwrap().unwrap();
-        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
+        let error = collect_leak(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(path.try_exists().unwrap());
     }

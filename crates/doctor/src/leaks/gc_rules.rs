@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penfold_state::Id;
-use penfold_state::events::{About, EventKind, Journal};
+use penfold_state::events::{EventKind, EventSubject, Journal};
 
 use super::words::describe_leak;
 use super::{Leak, Thing};
@@ -72,7 +72,8 @@ pub fn publish_removal(leak: &Leak, state_root: &Path, outcome: &str, reason: Op
         return;
     }
     let what = EventKind::Leak { what: describe_leak(leak), outcome: outcome.to_owned(), reason };
-    let about = About { id: leak.id.clone(), name: leak.name.clone(), labels: BTreeMap::new(), life: None };
+    let about =
+        EventSubject { id: leak.id.clone(), name: leak.name.clone(), labels: BTreeMap::new(), life: None };
     Journal::new(state_root, about).publish([what]);
 }
 

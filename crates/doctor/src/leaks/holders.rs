@@ -7,7 +7,7 @@ use penfold_process::{Pid, ProcFs};
 use crate::Member;
 
 /// Returns the visible processes that have the path, or something below it, open or as their working directory.
-pub fn holders(path: &Path) -> Vec<Member> {
+pub fn path_holders(path: &Path) -> Vec<Member> {
     let Ok(mut proc) = ProcFs::open() else { return Vec::new() };
     let mut pids = Vec::new();
     if proc.processes(&mut pids).is_err() {
@@ -44,10 +44,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("3499").current_dir(&below).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let found: Vec<i32> =
-            holders(dir.path()).into_iter().map(|holder| holder.id.pid.as_raw_pid()).collect();
+            path_holders(dir.path()).into_iter().map(|holder| holder.id.pid.as_raw_pid()).collect();
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, [pid]);
-        assert!(holders(dir.path()).is_empty());
+        assert!(path_holders(dir.path()).is_empty());
     }
 }

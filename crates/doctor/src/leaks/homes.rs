@@ -6,10 +6,10 @@ use penfold_process::Pid;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
-use fingerprints::Home;
+use fingerprints::RecordHome;
 use penfold_control::Resolver;
 use penfold_state::LeafLabel;
-use penfold_state::evidence::{Subject, elsewhere, fingerprints};
+use penfold_state::evidence::{EvidenceSubject, elsewhere, fingerprints};
 
 /// Whether remains without a record belong to this state root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Homes {
     pub(super) fn is_elsewhere(&self, id: &str) -> bool {
         let leaf = self.leaf(id);
         let leaf = leaf.as_deref();
-        let subject = Subject { id, leaf, has_record: false, has_unwritten_survivors: false };
-        !elsewhere::supervisors(self.0.fingerprints(), &subject).is_empty()
+        let subject = EvidenceSubject { id, leaf, has_record: false, has_unwritten_survivors: false };
+        !elsewhere::supervisors_elsewhere(self.0.fingerprints(), &subject).is_empty()
     }
 
     /// Returns the state root of a sandbox's leaf and of the carriers of its marker.
@@ -50,9 +50,9 @@ impl Homes {
         label.root =
             label.root.filter(|root| fingerprints::is_same_root(root, self.0.root()) || may_hold(root, id));
         match self.0.home(id, leaf, &label, marked) {
-            Home::Elsewhere => Claim::Elsewhere,
-            Home::Unknown if is_doubtful(leaf, marked) => Claim::Doubtful,
-            Home::Here | Home::Unknown => Claim::Ours,
+            RecordHome::Elsewhere => Claim::Elsewhere,
+            RecordHome::Unknown if is_doubtful(leaf, marked) => Claim::Doubtful,
+            RecordHome::Here | RecordHome::Unknown => Claim::Ours,
         }
     }
 }
@@ -72,5 +72,5 @@ fn may_hold(root: &Path, id: &str) -> bool {
 }
 
 fn is_populated(leaf: &Path) -> bool {
-    fingerprints::members(leaf).is_some_and(|(populated, _)| populated)
+    fingerprints::leaf_members(leaf).is_some_and(|(populated, _)| populated)
 }

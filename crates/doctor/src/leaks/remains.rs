@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use super::search::{LeakSearch, YOUNG};
 use super::unfinished::unfinished_files;
 use super::{Leak, Thing, age};
-use penfold_process::quoted;
-use penfold_state::clear::entries;
+use penfold_process::quote_words;
+use penfold_state::clear::list_entries;
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints;
 use penfold_state::intent::Intent;
@@ -27,7 +27,7 @@ impl LeakSearch {
     /// Adds a record that is kept for its log and exit code.
     pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
         let id = record.name().to_owned();
-        let command = intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
+        let command = intent.as_ref().map(|intent| quote_words(&intent.command)).unwrap_or_default();
         let name = intent.and_then(|intent| intent.name);
         for file in unfinished_files(record.files()).unwrap_or_default() {
             let thing = Thing::File { path: path.join(file) };
@@ -57,7 +57,7 @@ impl LeakSearch {
 
     /// Adds sockets of living supervisors whose records are gone, and records whose sockets have no listener.
     pub(super) fn sockets(&mut self, root: &Path) {
-        let sockets = match fingerprints::sockets().complete() {
+        let sockets = match fingerprints::find_sockets().complete() {
             Ok(sockets) => sockets,
             Err(unread) => return self.survey.unread.push(unread.to_string()),
         };
@@ -107,7 +107,7 @@ impl LeakSearch {
             Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.survey.unread.push(error_chain(&error)),
         };
-        let listed = match entries(dir.as_fd()) {
+        let listed = match list_entries(dir.as_fd()) {
             Ok(listed) => listed,
             Err(error) => {
                 return self.survey.unread.push(format!("cannot read `{}`: {error}", path.display()));

@@ -13,13 +13,13 @@ use super::Survey;
 const LOOKS: usize = 3;
 
 /// Waits between two searches, longer than a start or a release takes.
-pub(super) fn pause() {
+pub(super) fn pause_between_searches() {
     let _ = poll(&mut [], Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
 }
 
 /// Returns the last of up to three searches, without what an earlier one did not find. One search is enough if all its leaks
 /// are certain.
-pub(super) fn look(
+pub(super) fn find_repeated_leaks(
     mut search: impl FnMut() -> io::Result<Survey>,
     mut pause: impl FnMut(),
 ) -> io::Result<Survey> {
@@ -57,7 +57,7 @@ mod tests {
     fn ids(searches: Vec<Vec<Leak>>) -> (Vec<String>, usize) {
         let (mut searches, mut pauses) = (searches.into_iter(), 0);
         let search = || Ok(Survey { leaks: searches.next().unwrap(), ..Survey::default() });
-        let found = look(search, || pauses += 1).unwrap();
+        let found = find_repeated_leaks(search, || pauses += 1).unwrap();
         (found.leaks.into_iter().map(|leak| leak.id).collect(), pauses)
     }
 

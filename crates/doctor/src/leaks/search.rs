@@ -6,23 +6,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
-use penfold_process::{Pid, quoted};
-use penfold_resource::traces::{self, Found, Trace};
-use penfold_resource::{Planned, Presence};
+use penfold_process::{Pid, quote_words};
+use penfold_resource::traces::{self, FoundTraces, Trace};
+use penfold_resource::{PlannedResource, ResourcePresence};
 
 use super::homes::{Claim, Homes};
 use super::unfinished::is_unfinished_record;
 use super::{Leak, Survey, Thing, age};
 use crate::Member;
 use crate::host_processes::{HostProcesses, process_age};
-use penfold_control::descent::Guard;
+use penfold_control::descent::SupervisionState;
 use penfold_control::{is_supervised, supervised_processes};
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints::Fingerprints;
 use penfold_state::evidence::is_held_anywhere;
 use penfold_state::lock::is_directory_free;
 use penfold_state::record::Registry;
-use penfold_state::survivors::{self, Alive};
+use penfold_state::survivors::{self, LivingSurvivor};
 use penfold_state::{Files, Intent, LeafName};
 
 /// The most cgroups to visit.
@@ -32,8 +32,8 @@ const MOST_PLACES: usize = 1000;
 /// A record younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
 
-/// Implements [`super::look`].
-pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
+/// Implements [`super::find_leaks`].
+pub(super) fn search_once(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
     let host = HostProcesses::look(state_root)?;
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
@@ -105,8 +105,9 @@ impl LeakSearch {
         let registry = Registry::open_existing(root).ok().flatten();
         let files = |id: &str| registry.as_ref().and_then(|registry| registry.look(id).ok().flatten());
         for (id, living) in survivors.found() {
-            let is_refused = living.iter().any(Alive::is_refused);
-            let (pids, reasons) = (living.iter().map(Alive::pid).collect(), survivors::sentences(living));
+            let is_refused = living.iter().any(LivingSurvivor::is_refused);
+            let (pids, reasons) =
+                (living.iter().map(LivingSurvivor::pid).collect(), survivors::describe_survivors(living));
             self.survivors_of(id, files(id), pids, (is_refused, reasons));
         }
         for id in registry.iter().flat_map(|registry| registry.names().unwrap_or_default()) {
@@ -173,7 +174,8 @@ impl LeakSearch {
                     if intent.is_none() {
                         self.untold.insert(name.clone());
                     }
-                    let command = intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
+                    let command =
+                        intent.as_ref().map(|intent| quote_words(&intent.command)).unwrap_or_default();
                     let thing = Thing::Record { path, command, begun: true };
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
                 }
@@ -201,7 +203,7 @@ impl LeakSearch {
     fn places_of(&mut self, intent: Option<&Intent>) {
         let planned = intent.iter().flat_map(|intent| &intent.resources);
         for planned in planned {
-            if let Planned::Directory(directory) = planned
+            if let PlannedResource::Directory(directory) = planned
                 && let Some(parent) = directory.path.parent()
                 && !self.places.contains(parent)
             {
@@ -218,7 +220,7 @@ impl LeakSearch {
 
     /// Adds containers of `penfold oci` that their engine has lost, or may have forgotten.
     fn containers(&mut self, root: &Path) {
-        let noted = match penfold_oci::noted(root) {
+        let noted = match penfold_oci::noted_containers(root) {
             Ok(noted) => noted,
             Err(error) => {
                 return self.survey.unread.push(format!("the containers of other engines: {error}"));
@@ -244,7 +246,7 @@ impl LeakSearch {
         let carriers = self.marked.iter().filter(|(_, ids)| ids.iter().any(|other| other == id));
         let mut pids: Vec<Pid> = carriers.map(|(pid, _)| *pid).collect();
         if ended {
-            pids.retain(|&pid| self.host.guard(pid, id) == Guard::Unguarded);
+            pids.retain(|&pid| self.host.guard(pid, id) == SupervisionState::Unguarded);
         }
         self.host.members(pids)
     }
@@ -261,7 +263,7 @@ impl LeakSearch {
         let mut left: Vec<(Pid, Vec<String>)> = Vec::new();
         for (pid, ids) in marked {
             let recorded = ids.iter().any(|id| self.living.contains(id));
-            if recorded || ids.iter().any(|id| self.host.guard(pid, id) != Guard::Unguarded) {
+            if recorded || ids.iter().any(|id| self.host.guard(pid, id) != SupervisionState::Unguarded) {
                 self.living.extend(ids);
             } else if self.host.is_own(pid) {
                 left.push((pid, ids));
@@ -293,7 +295,7 @@ impl LeakSearch {
 
     fn cgroups(&mut self) {
         let mounts = std::fs::read("/proc/self/mountinfo")
-            .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
+            .and_then(|text| mountinfo::parse_mountinfo(&text).map_err(io::Error::other));
         let mounts = match mounts {
             Ok(mounts) => mounts,
             Err(error) => return self.blind(format!("the list of mounts: {error}")),
@@ -355,7 +357,7 @@ impl LeakSearch {
         for &pid in &pids {
             let living =
                 self.marked.get(&pid).is_some_and(|ids| ids.iter().any(|id| self.living.contains(id)));
-            if living || self.host.guard(pid, &id) != Guard::Unguarded {
+            if living || self.host.guard(pid, &id) != SupervisionState::Unguarded {
                 self.living.insert(id);
                 return;
             }
@@ -402,12 +404,12 @@ impl LeakSearch {
     fn resources(&mut self, temporary: &[PathBuf]) {
         let mut looks = Vec::new();
         if rustix::process::geteuid().is_root() {
-            looks.push(traces::find());
+            looks.push(traces::find_traces());
         }
         self.places.extend(temporary.iter().cloned());
         let places: Vec<PathBuf> = self.places.iter().cloned().collect();
         looks.push(traces::in_directories(&places));
-        for Found { traces, unread } in looks {
+        for FoundTraces { traces, unread } in looks {
             for (what, error) in unread {
                 self.survey.unread.push(format!("cannot read `{}`: {error}", what.display()));
             }
@@ -431,8 +433,8 @@ impl LeakSearch {
         }
         // What a process holds may be alive: a person decides.
         let is_held = match trace.presence(&id) {
-            Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
-            Ok(Presence::Absent | Presence::Foreign { .. }) => return,
+            Ok(ResourcePresence::Ours { held_by }) => !held_by.is_empty(),
+            Ok(ResourcePresence::Absent | ResourcePresence::Foreign { .. }) => return,
             Err(error) => return self.survey.unread.push(error_chain(&error)),
         };
         // Its sandbox lives, perhaps where neither its processes nor its record can be seen.

@@ -18,14 +18,14 @@ pub fn prune_spared(root: &Path) -> io::Result<()> {
     // All processes are read once, and only if a note has lost its own.
     let marked: OnceCell<HashMap<String, Vec<Pid>>> = OnceCell::new();
     let has_record = |id: &str| registry.as_ref().is_some_and(|registry| registry.holds(id));
-    survivors::prune(root)?;
-    outside::prune(root, |id| Ok(has_record(id)))?;
-    spared::prune(root, |id| {
+    survivors::prune_survivors(root)?;
+    outside::prune_outside_notes(root, |id| Ok(has_record(id)))?;
+    spared::prune_spared_notes(root, |id| {
         if has_record(id) {
             return Ok(true);
         }
         if marked.get().is_none() {
-            let _ = marked.set(fingerprints::marked(None, |_| false).complete()?);
+            let _ = marked.set(fingerprints::find_marked_processes(None, |_| false).complete()?);
         }
         Ok(marked.get().is_none_or(|marked| marked.contains_key(id)))
     })

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use penfold_state::Files;
-use penfold_state::clear::entries;
+use penfold_state::clear::list_entries;
 use penfold_state::lock::open_directory;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -21,6 +21,6 @@ pub(super) fn is_unfinished_record(path: &Path) -> bool {
 /// Returns the temporary files of a record whose writers died before the rename. The caller holds the lock of the
 /// record.
 pub(super) fn unfinished_files(files: &Files) -> io::Result<Vec<String>> {
-    let all = entries(files.dir())?.into_iter().filter_map(|(name, _)| name.into_string().ok());
+    let all = list_entries(files.dir())?.into_iter().filter_map(|(name, _)| name.into_string().ok());
     Ok(all.filter(|name| Path::new(name).extension().is_some_and(|end| end == "new")).collect())
 }

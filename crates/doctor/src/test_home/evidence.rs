@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_process::names::SUPERVISOR;
-use penfold_process::{Evidence as Found, Pid, ProcFs, Stat};
+use penfold_process::{EnvironmentMatch as Found, Pid, ProcFs, Stat};
 use penfold_teardown::MARKER;
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ pub enum Evidence {
 const TICK: Duration = Duration::from_millis(10);
 
 /// Looks at all processes once.
-pub(super) fn look(home: &TestHome, ids: &BTreeSet<String>) -> io::Result<Look> {
+pub(super) fn look_at_processes(home: &TestHome, ids: &BTreeSet<String>) -> io::Result<Look> {
     let mut proc = ProcFs::open()?;
     let mut all = Vec::new();
     let completeness = proc.scan(|stat| {
@@ -84,7 +84,7 @@ impl Searcher<'_> {
     fn evidence(&mut self, stat: &Stat) -> Option<Evidence> {
         let home = self.home;
         let path = home.path();
-        let places = links::places(stat);
+        let places = links::process_directories(stat);
         let any = |test: &dyn Fn(&Path) -> bool| places.iter().any(|place| test(place));
         let evidence = if any(&|place| {
             links::leads_below(&place.join("cwd"), path) || links::leads_below(&place.join("root"), path)
@@ -140,7 +140,7 @@ impl Searcher<'_> {
     fn is_named_at(&self, place: &Path) -> bool {
         let text = std::fs::read(place.join("cmdline")).unwrap_or_default();
         text.split(|&byte| byte == 0)
-            .any(|argument| self.home.names.iter().any(|path| links::names(argument, path)))
+            .any(|argument| self.home.names.iter().any(|path| links::names_path(argument, path)))
     }
 
     /// Tells whether the path of the home means the home for this process too.
@@ -170,7 +170,7 @@ impl Searcher<'_> {
             if self.ancestors.contains(&above.pid) {
                 return false;
             }
-            let Ok(records) = links::records(above.pid) else { return true };
+            let Ok(records) = links::open_records(above.pid) else { return true };
             if records.iter().any(|record| record.starts_with(self.home.path())) {
                 return false;
             }

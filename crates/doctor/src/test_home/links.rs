@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use penfold_process::{Pid, Stat, State};
+use penfold_process::{Pid, SchedulerState, Stat};
 use penfold_state::Id;
 
 /// What the kernel adds to the name of a file without a name.
@@ -13,9 +13,9 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// Returns the directory of a process in /proc. If its main thread has exited, those of its threads: the main thread then shows
 /// no files.
-pub(super) fn places(stat: &Stat) -> Vec<PathBuf> {
+pub(super) fn process_directories(stat: &Stat) -> Vec<PathBuf> {
     let own = PathBuf::from(format!("/proc/{}", stat.pid.as_raw_pid()));
-    if stat.state != State::Zombie {
+    if stat.state != SchedulerState::Zombie {
         return vec![own];
     }
     let threads = std::fs::read_dir(own.join("task")).into_iter().flatten();
@@ -53,7 +53,7 @@ pub(super) fn maps_below(place: &Path, path: &Path) -> bool {
 ///
 /// # Errors
 /// When the files of the process cannot be read.
-pub(super) fn records(pid: Pid) -> io::Result<Vec<PathBuf>> {
+pub(super) fn open_records(pid: Pid) -> io::Result<Vec<PathBuf>> {
     let files = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid()))?;
     let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
     let undeleted = |link: PathBuf| {
@@ -70,7 +70,7 @@ fn is_record(path: &Path) -> bool {
 }
 
 /// Tells whether an argument names this path or a path below it.
-pub(super) fn names(argument: &[u8], path: &Path) -> bool {
+pub(super) fn names_path(argument: &[u8], path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte >= 0x80 || b"_-.~+/".contains(&byte);
     let is_option = |before: &[u8]| {
@@ -100,12 +100,12 @@ mod tests {
             "cd '/tmp/home' && x",
             "-I/tmp/home",
         ] {
-            assert!(names(argument.as_bytes(), home), "{argument}");
+            assert!(names_path(argument.as_bytes(), home), "{argument}");
         }
         for argument in
             ["/tmp/home2", "/tmp/home-x", "/tmp/home.bak", "/x/tmp/home", "x/tmp/home", "/tmp/hom", ""]
         {
-            assert!(!names(argument.as_bytes(), home), "{argument}");
+            assert!(!names_path(argument.as_bytes(), home), "{argument}");
         }
         assert!(is_below(b"/tmp/home (deleted)", home) && is_below(b"/tmp/home/x (deleted)", home));
         assert!(!is_below(b"/tmp/home2", home) && !is_below(b"/tmp/home (deletedx", home));

@@ -66,7 +66,7 @@ pub(super) fn user_home(directory: &Stat, home: Option<&Path>) -> Option<&'stati
 /// Refuses a mount point with files of other users.
 pub(super) fn shared_mount(path: &Path) -> Option<&'static str> {
     let text = std::fs::read("/proc/self/mountinfo").ok()?;
-    if !mountinfo::parse(&text).ok()?.iter().any(|mount| mount.mount_point == path) {
+    if !mountinfo::parse_mountinfo(&text).ok()?.iter().any(|mount| mount.mount_point == path) {
         return None;
     }
     let own = rustix::process::geteuid().as_raw();

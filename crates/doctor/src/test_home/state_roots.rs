@@ -30,7 +30,7 @@ pub struct StateRoots {
 ///
 /// # Errors
 /// When the directory itself cannot be read.
-pub(super) fn find(directory: &OwnedFd, path: &Path) -> io::Result<StateRoots> {
+pub(super) fn find_state_roots(directory: &OwnedFd, path: &Path) -> io::Result<StateRoots> {
     let mut roots = StateRoots::default();
     let device = rustix::fs::fstat(directory)?.st_dev;
     let top = open(directory, c".").map_err(io::Error::from)?;
@@ -118,7 +118,7 @@ mod tests {
         make("outside/sandboxes/aaaaaaaaaaaa");
         std::os::unix::fs::symlink(base.path().join("outside"), base.path().join("home/link")).unwrap();
         let home = base.path().join("home");
-        let roots = find(&open(rustix::fs::CWD, &home).unwrap(), &home).unwrap();
+        let roots = find_state_roots(&open(rustix::fs::CWD, &home).unwrap(), &home).unwrap();
         let mut found = roots.found;
         found.sort_unstable();
         assert_eq!(found, [home.clone(), home.join("one/deep/state"), home.join("three")]);

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penfold_control::execs::{ExecError, ExecReply, exec_reply, send_exec};
-use penfold_control::{ANSWER, Client, ClientError, Resolver, SandboxRef};
+use penfold_control::{ANSWER, Resolver, SandboxRef, SupervisorClient, SupervisorClientError};
 use penfold_state::record::SCHEMA;
-use penfold_state::time::millis;
-use penfold_state::wire::Received;
+use penfold_state::time::whole_millis;
+use penfold_state::wire::ReceiveResult;
 use penfold_state::{ExecSpec, Files, Outcome, StartFailure, error_chain};
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,9 +23,9 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::answer::{ToolAnswer, ToolError};
-use crate::arguments::{ExecArguments, command, environment, seconds};
+use crate::arguments::{ExecArguments, check_environment, command_words, duration_of_seconds};
 use crate::call::Cancel;
-use crate::find::{called, exit_json, exit_words, find, record};
+use crate::find::{exit_json, exit_words, find_sandbox, sandbox_record, sandbox_words};
 use crate::host::ServerState;
 use crate::plain::Bounded;
 
@@ -44,20 +44,20 @@ pub(super) fn exec(
     given: ExecArguments,
     cancel: &Cancel,
 ) -> Result<ToolAnswer, ToolError> {
-    environment(&given.env)?;
-    let limit = seconds("timeout_s", given.timeout_s.unwrap_or(LIMIT), LONGEST_LIMIT)?;
-    let words = command(given.command, given.shell)?;
-    let known = find(&Resolver::new(host.root()), &given.sandbox)?;
+    check_environment(&given.env)?;
+    let limit = duration_of_seconds("timeout_s", given.timeout_s.unwrap_or(LIMIT), LONGEST_LIMIT)?;
+    let words = command_words(given.command, given.shell)?;
+    let known = find_sandbox(&Resolver::new(host.root()), &given.sandbox)?;
     host.may_act("exec", &known)?;
     let spec = ExecSpec {
         schema: SCHEMA,
         command: words.iter().map(OsString::from).collect(),
         environment: given.env.into_iter().map(|(name, value)| (name.into(), Some(value.into()))).collect(),
         directory: given.cwd.map(PathBuf::from),
-        timeout_ms: Some(millis(limit)),
+        timeout_ms: Some(whole_millis(limit)),
         signal: Signal::TERM.as_raw(),
         as_sandbox: true,
-        grace_ms: millis(GRACE),
+        grace_ms: whole_millis(GRACE),
         terminal: false,
         detached: false,
         own_user: false,
@@ -71,7 +71,7 @@ pub(super) fn exec(
 
 /// A command in a sandbox. It ends with this value.
 struct Running<'a> {
-    client: Client,
+    client: SupervisorClient,
     files: &'a Files,
     /// The pipes of standard output and standard error, until they are closed.
     pipes: [Option<OwnedFd>; 2],
@@ -80,19 +80,19 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn start(known: &'a SandboxRef, spec: &ExecSpec, words: Vec<String>) -> Result<Running<'a>, ToolError> {
-        let name = called(&known.id, known.name.as_deref());
+        let name = sandbox_words(&known.id, known.name.as_deref());
         let failed = |error: &dyn std::error::Error| {
             ToolError::new(format!("cannot run the command in {name}: {}", error_chain(error)))
         };
         let system = |errno: Errno| failed(&std::io::Error::from(errno));
-        let files = record(known)?;
-        let refused = |error: ClientError| match error {
-            ClientError::Ended { .. } | ClientError::Deserted { .. } | ClientError::Gone { .. } => {
+        let files = sandbox_record(known)?;
+        let refused = |error: SupervisorClientError| match error {
+            SupervisorClientError::Ended { .. } => {
                 ToolError::new(format!("{name} has ended, so no command can run in it"))
             }
             error => failed(&error),
         };
-        let client = Client::connect(files, ANSWER).map_err(refused)?;
+        let client = SupervisorClient::connect(files, ANSWER).map_err(refused)?;
         let null: &CStr = c"/dev/null";
         let input =
             rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(system)?;
@@ -114,9 +114,11 @@ impl<'a> Running<'a> {
     fn wait(&mut self, until: Instant, cancel: &Cancel) -> Result<Outcome, ToolError> {
         loop {
             let message = match self.client.take() {
-                Ok(Received::Message(message)) => Some(Ok(message)),
-                Ok(Received::End) => Some(Err(ClientError::Gone { id: self.client.id().to_owned() })),
-                Ok(Received::Nothing) => None,
+                Ok(ReceiveResult::Message(message)) => Some(Ok(message)),
+                Ok(ReceiveResult::End) => {
+                    Some(Err(SupervisorClientError::Gone { id: self.client.id().to_owned() }))
+                }
+                Ok(ReceiveResult::Nothing) => None,
                 Err(error) => Some(Err(error)),
             };
             if let Some(message) = message {
@@ -169,11 +171,11 @@ impl<'a> Running<'a> {
 /// Why the end of a command is not known.
 fn unfinished(error: ExecError) -> ToolError {
     ToolError::new(match error {
-        ExecError::Client(ClientError::Ended { .. }) => {
+        ExecError::Client(SupervisorClientError::Ended { .. }) => {
             "the sandbox has ended, and the command with it".to_owned()
         }
         ExecError::Refused(reason) => format!("the sandbox runs no command: {reason}"),
-        ExecError::Unanswered(ClientError::Gone { .. }) => {
+        ExecError::Unanswered(SupervisorClientError::Gone { .. }) => {
             "the supervisor of the command is gone, and how the command ended is not known".to_owned()
         }
         ExecError::Client(error) | ExecError::Unanswered(error) => error_chain(&error),

@@ -3,17 +3,17 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use penfold_control::{Resolver, SandboxRef, View};
-use penfold_state::log::{From, Stream};
+use penfold_control::{Resolver, SandboxRef, SandboxView};
+use penfold_state::log::{LogPosition, Stream};
 use serde_json::{Value, json};
 
 use crate::answer::{ToolAnswer, ToolError};
-use crate::arguments::{LogsArguments, StreamName, seconds};
+use crate::arguments::{LogsArguments, StreamName, duration_of_seconds};
 use crate::call::Cancel;
-use crate::find::{called, look, record};
-use crate::follow::{Followed, Goal, follow};
+use crate::find::{sandbox_record, sandbox_words, view_sandbox};
+use crate::follow::{Followed, Goal, follow_log};
 use crate::host::ServerState;
-use crate::log_text::{self, MOST, Part, open};
+use crate::log_text::{self, MOST, Part, open_log};
 
 /// The number of lines, unless chosen otherwise.
 const LINES: u64 = 50;
@@ -31,9 +31,9 @@ pub(super) fn logs(
     if given.offset.is_some_and(|offset| offset > LARGEST_OFFSET) {
         return Err(ToolError::new("`offset` is beyond any log; give a `next_offset` of an earlier answer"));
     }
-    let wait = seconds("timeout_s", given.timeout_s.unwrap_or(WAIT), LONGEST_WAIT)?;
-    let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
-    let files = record(&known)?;
+    let wait = duration_of_seconds("timeout_s", given.timeout_s.unwrap_or(WAIT), LONGEST_WAIT)?;
+    let (known, seen) = view_sandbox(&Resolver::new(host.root()), &given.sandbox)?;
+    let files = sandbox_record(&known)?;
     let stream = given.stream.map(|stream| match stream {
         StreamName::Stdout => Stream::Stdout,
         StreamName::Stderr => Stream::Stderr,
@@ -46,8 +46,8 @@ pub(super) fn logs(
         return until(host, &known, (given.offset, goal), Instant::now() + wait, cancel);
     }
     let part = match given.offset {
-        Some(offset) => log_text::from(files, From::Offset(offset), stream, MOST)?,
-        None => log_text::tail(files, given.lines.unwrap_or(LINES), stream)?,
+        Some(offset) => log_text::read_from(files, LogPosition::Offset(offset), stream, MOST)?,
+        None => log_text::read_tail(files, given.lines.unwrap_or(LINES), stream)?,
     };
     let mut text = head(&seen);
     if part.more {
@@ -67,9 +67,10 @@ fn until(
     cancel: &Cancel,
 ) -> Result<ToolAnswer, ToolError> {
     let wanted = goal.text.clone().unwrap_or_default();
-    let mut reader = open(record(known)?, offset.map_or(From::Start, From::Offset))?;
-    let read = follow((host.root(), known), &mut reader, goal, until, cancel)?;
-    let (_, seen) = look(&Resolver::new(host.root()), &known.id)?;
+    let mut reader =
+        open_log(sandbox_record(known)?, offset.map_or(LogPosition::Start, LogPosition::Offset))?;
+    let read = follow_log((host.root(), known), &mut reader, goal, until, cancel)?;
+    let (_, seen) = view_sandbox(&Resolver::new(host.root()), &known.id)?;
     let part = Part {
         text: read.output.text(),
         next_offset: read.next_offset,
@@ -90,11 +91,11 @@ fn until(
     Ok(if found { ToolAnswer::new(text, data) } else { ToolAnswer::failed(text, data) })
 }
 
-fn head(seen: &View) -> String {
-    format!("{} is {}", called(&seen.id, seen.name.as_deref()), seen.status)
+fn head(seen: &SandboxView) -> String {
+    format!("{} is {}", sandbox_words(&seen.id, seen.name.as_deref()), seen.status)
 }
 
-fn data(seen: &View, part: &Part, found: Option<bool>) -> Value {
+fn data(seen: &SandboxView, part: &Part, found: Option<bool>) -> Value {
     json!({
         "id": seen.id, "name": seen.name, "status": seen.status, "log": part.text, "next_offset": part.next_offset,
         "more": part.more, "cut_bytes": part.cut, "lost_bytes": part.lost, "found": found,

@@ -7,19 +7,19 @@ use serde_json::json;
 
 use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::SandboxArguments;
-use crate::find::{called, look};
+use crate::find::{sandbox_words, view_sandbox};
 use crate::host::ServerState;
-use crate::listening::{Listening, listening};
+use crate::listening::{Listening, listening_ports};
 
 pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<ToolAnswer, ToolError> {
     let resolver = Resolver::new(host.root());
-    let (known, seen) = look(&resolver, &given.sandbox)?;
-    let found = listening(&resolver, &known, &seen)?;
-    let name = called(&seen.id, seen.name.as_deref());
+    let (known, seen) = view_sandbox(&resolver, &given.sandbox)?;
+    let found = listening_ports(&resolver, &known, &seen)?;
+    let name = sandbox_words(&seen.id, seen.name.as_deref());
     let text = if found.is_empty() {
         format!("{name} is {} and listens on no TCP port", seen.status)
     } else {
-        format!("{name} listens on\n{}", lines(&found))
+        format!("{name} listens on\n{}", port_lines(&found))
     };
     Ok(ToolAnswer::new(
         text,
@@ -28,7 +28,7 @@ pub(super) fn ports(host: &ServerState, given: &SandboxArguments) -> Result<Tool
 }
 
 /// A line for each port.
-pub(super) fn lines(found: &[Listening]) -> String {
+pub(super) fn port_lines(found: &[Listening]) -> String {
     found.iter().fold(String::new(), |mut text, one| {
         let _ = writeln!(text, "{}  pid {}  {}", one.port, one.pid, one.command);
         text

@@ -10,7 +10,7 @@ use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::PsArguments;
 use crate::find::exit_json;
 use crate::host::ServerState;
-use crate::plain::plain;
+use crate::plain::plain_text;
 
 /// The most sandboxes in an answer.
 const MOST: usize = 100;
@@ -24,8 +24,11 @@ pub(super) fn ps(host: &ServerState, given: &PsArguments) -> Result<ToolAnswer, 
     let mut text = String::new();
     let mut rows: Vec<Value> = Vec::new();
     for (_, seen) in found.iter().skip(cut) {
-        let command: String =
-            plain(seen.command_line().as_bytes()).replace('\n', " ").chars().take(LONGEST_COMMAND).collect();
+        let command: String = plain_text(seen.command_line().as_bytes())
+            .replace('\n', " ")
+            .chars()
+            .take(LONGEST_COMMAND)
+            .collect();
         let here = host.started.has(&seen.id);
         let name = seen.name.as_deref().unwrap_or("-");
         let _ = writeln!(

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{ToolAnswer, ToolError};
 use crate::arguments::SandboxArguments;
-use crate::find::{called, cause_words, exit_words, look, record};
+use crate::find::{cause_words, exit_words, sandbox_record, sandbox_words, view_sandbox};
 use crate::host::ServerState;
 
 /// The most entries of a list in a report, and the most that the text names.
@@ -17,16 +17,17 @@ const MOST: usize = 50;
 const NAMED: usize = 10;
 
 pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<ToolAnswer, ToolError> {
-    let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
-    let name = called(&seen.id, seen.name.as_deref());
-    let report = record(&known)?.report().map_err(|error| {
+    let (known, seen) = view_sandbox(&Resolver::new(host.root()), &given.sandbox)?;
+    let name = sandbox_words(&seen.id, seen.name.as_deref());
+    let report = sandbox_record(&known)?.report().map_err(|error| {
         ToolError::new(format!("cannot read the report of {name}: {}", error_chain(&error)))
     })?;
     match report {
         // The report of the last life, while the sandbox waits for the next one.
-        Some(report) if !seen.status.is_living() || seen.status == Status::Waiting => {
-            Ok(ToolAnswer::new(words(&report), json!({ "status": seen.status, "report": bounded(&report) })))
-        }
+        Some(report) if !seen.status.is_living() || seen.status == Status::Waiting => Ok(ToolAnswer::new(
+            report_words(&report),
+            json!({ "status": seen.status, "report": bounded_report(&report) }),
+        )),
         _ if seen.status.is_living() => {
             Err(ToolError::new(format!("{name} is {}; the report comes at its end", seen.status)))
         }
@@ -35,10 +36,13 @@ pub(super) fn report(host: &ServerState, given: &SandboxArguments) -> Result<Too
 }
 
 /// The report in words.
-pub(super) fn words(report: &Report) -> String {
+pub(super) fn report_words(report: &Report) -> String {
     let totals = Totals::of(&report.findings);
-    let mut text =
-        format!("{}: the command {}", called(&report.id, report.name.as_deref()), exit_words(report.exit));
+    let mut text = format!(
+        "{}: the command {}",
+        sandbox_words(&report.id, report.name.as_deref()),
+        exit_words(report.exit)
+    );
     if let Some(cause) = cause_words(report.cause) {
         let _ = write!(text, "; the sandbox ended because {cause}");
     }
@@ -62,7 +66,7 @@ pub(super) fn words(report: &Report) -> String {
 }
 
 /// The report as JSON, with at most [`MOST`] entries in each list; `cut` has the numbers of those that are left out.
-pub(super) fn bounded(report: &Report) -> Value {
+pub(super) fn bounded_report(report: &Report) -> Value {
     let mut value = serde_json::to_value(report).unwrap_or_default();
     let mut cut = serde_json::Map::new();
     for (key, list) in value.as_object_mut().into_iter().flatten() {

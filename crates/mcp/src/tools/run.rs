@@ -7,21 +7,25 @@ use std::time::{Duration, Instant};
 use penfold_control::{EndMethod, Resolver, SandboxRef, StartError, start_detached};
 use penfold_request::{OwnerAction, RefusalKind, SandboxSpec, StartRequest};
 use penfold_state::error_chain;
-use penfold_state::log::From;
+use penfold_state::log::LogPosition;
 use penfold_state::outcome::ExitStatus;
 use serde_json::json;
 
-use super::ports::lines;
-use super::report::{bounded, words};
+use super::ports::port_lines;
+use super::report::{bounded_report, report_words};
 use super::stop::end_one;
 use crate::answer::{ToolAnswer, ToolError};
-use crate::arguments::{RunArguments, command, environment, milliseconds, seconds};
+use crate::arguments::{
+    RunArguments, check_environment, command_words, duration_of_seconds, whole_milliseconds,
+};
 use crate::call::Cancel;
-use crate::find::{called, exit_json, exit_words, find, look, record, settled_report};
-use crate::follow::{Followed, Goal, follow};
+use crate::find::{
+    exit_json, exit_words, find_sandbox, sandbox_record, sandbox_words, settled_report, view_sandbox,
+};
+use crate::follow::{Followed, Goal, follow_log};
 use crate::host::ServerState;
-use crate::listening::listening;
-use crate::log_text::{self, open};
+use crate::listening::listening_ports;
+use crate::log_text::{self, open_log};
 
 /// The time to become ready, unless chosen otherwise, and the longest.
 const READY: f64 = 30.0;
@@ -38,13 +42,13 @@ pub(super) fn run(host: &ServerState, given: RunArguments, cancel: &Cancel) -> R
     }
     let goal = Goal { text: given.ready_text.clone(), port: given.ready_port, stream: None };
     let conditional = goal.text.is_some() || goal.port.is_some();
-    let wait = seconds("ready_timeout_s", given.ready_timeout_s.unwrap_or(READY), LONGEST_READY)?;
+    let wait = duration_of_seconds("ready_timeout_s", given.ready_timeout_s.unwrap_or(READY), LONGEST_READY)?;
     let wait = if conditional { wait } else { SETTLE };
     let until = Instant::now() + wait;
     let id = start(host, given)?;
-    let known = find(&Resolver::new(host.root()), &id)?;
-    let mut reader = open(record(&known)?, From::Start)?;
-    let read = follow((host.root(), &known), &mut reader, goal, until, cancel);
+    let known = find_sandbox(&Resolver::new(host.root()), &id)?;
+    let mut reader = open_log(sandbox_record(&known)?, LogPosition::Start)?;
+    let read = follow_log((host.root(), &known), &mut reader, goal, until, cancel);
     // A failed look ends nothing: the command runs.
     match read.map(|read| read.why) {
         Ok(Followed::Cancelled) => {
@@ -75,14 +79,14 @@ fn start(host: &ServerState, given: RunArguments) -> Result<String, ToolError> {
         ready_text: _,
         ready_timeout_s: _,
     } = given;
-    environment(&env)?;
+    check_environment(&env)?;
     let spec = SandboxSpec {
-        command: command(words, shell)?,
+        command: command_words(words, shell)?,
         name,
         dir: cwd,
-        timeout_ms: milliseconds("timeout_s", timeout_s)?,
-        lease_ms: milliseconds("ttl_s", ttl_s)?,
-        grace_ms: milliseconds("grace_s", grace_s)?,
+        timeout_ms: whole_milliseconds("timeout_s", timeout_s)?,
+        lease_ms: whole_milliseconds("ttl_s", ttl_s)?,
+        grace_ms: whole_milliseconds("grace_s", grace_s)?,
         ..SandboxSpec::default()
     };
     // Its supervisor ends it when this process dies. If this process dies before the start, nothing is started.
@@ -120,13 +124,13 @@ fn runs(
     waited: Duration,
 ) -> Result<ToolAnswer, ToolError> {
     let resolver = Resolver::new(host.root());
-    let (known, seen) = look(&resolver, &known.id)?;
+    let (known, seen) = view_sandbox(&resolver, &known.id)?;
     if !seen.status.is_living() {
         return ended(host, &known, ready.is_some());
     }
-    let ports = listening(&resolver, &known, &seen)?;
-    let log = log_text::from(record(&known)?, From::Start, None, FIRST)?;
-    let name = called(&known.id, known.name.as_deref());
+    let ports = listening_ports(&resolver, &known, &seen)?;
+    let log = log_text::read_from(sandbox_record(&known)?, LogPosition::Start, None, FIRST)?;
+    let name = sandbox_words(&known.id, known.name.as_deref());
     let mut text = match ready {
         Some(true) => format!("{name} is ready\n"),
         Some(false) => format!(
@@ -136,7 +140,7 @@ fn runs(
         None => format!("{name} runs\n"),
     };
     if !ports.is_empty() {
-        let _ = write!(text, "it listens on\n{}", lines(&ports));
+        let _ = write!(text, "it listens on\n{}", port_lines(&ports));
     }
     let _ = write!(text, "its first output:\n{}", log.text);
     if log.more {
@@ -152,21 +156,21 @@ fn runs(
 /// The answer for a sandbox that has ended: an error, unless its command did what it should.
 fn ended(host: &ServerState, known: &SandboxRef, conditional: bool) -> Result<ToolAnswer, ToolError> {
     let report = settled_report(host.root(), known);
-    let log = log_text::tail(record(known)?, LAST_LINES, None)?;
-    let name = called(&known.id, known.name.as_deref());
+    let log = log_text::read_tail(sandbox_record(known)?, LAST_LINES, None)?;
+    let name = sandbox_words(&known.id, known.name.as_deref());
     let exit = report.as_ref().and_then(|report| report.exit);
     let is_verified = report.as_ref().is_some_and(|report| report.findings.verified);
     let before = if conditional { " before it was ready" } else { "" };
     let text = format!(
         "{name}: the command {}{before}\n{}its last output:\n{}",
         exit_words(exit),
-        report.as_ref().map(words).unwrap_or_default(),
+        report.as_ref().map(report_words).unwrap_or_default(),
         log.text
     );
     let data = json!({
         "id": known.id, "name": known.name, "status": "ended", "ready": conditional.then_some(false), "ports": [],
         "log": log.text, "next_offset": log.next_offset, "cut_bytes": log.cut, "exit": exit_json(exit),
-        "gone": is_verified, "report": report.as_ref().map(bounded),
+        "gone": is_verified, "report": report.as_ref().map(bounded_report),
     });
     let is_success = !conditional && exit == Some(ExitStatus::Code(0)) && is_verified;
     Ok(if is_success { ToolAnswer::new(text, data) } else { ToolAnswer::failed(text, data) })

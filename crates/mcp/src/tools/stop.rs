@@ -3,30 +3,30 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use penfold_control::{EndMethod, Limits, Resolver, SandboxRef, StopResult, end};
+use penfold_control::{EndLimits, EndMethod, Resolver, SandboxRef, StopResult, end_sandboxes};
 use penfold_state::error_chain;
 use penfold_teardown::Survivor;
 use serde_json::json;
 
-use super::report::{bounded, words};
+use super::report::{bounded_report, report_words};
 use crate::answer::{ToolAnswer, ToolError};
-use crate::arguments::{StopArguments, milliseconds};
-use crate::find::{called, look};
+use crate::arguments::{StopArguments, whole_milliseconds};
+use crate::find::{sandbox_words, view_sandbox};
 use crate::host::ServerState;
 
 pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<ToolAnswer, ToolError> {
-    let grace = milliseconds("grace_s", given.grace_s)?.map(std::time::Duration::from_millis);
-    let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
+    let grace = whole_milliseconds("grace_s", given.grace_s)?.map(std::time::Duration::from_millis);
+    let (known, seen) = view_sandbox(&Resolver::new(host.root()), &given.sandbox)?;
     host.may_act("stop", &known)?;
-    let name = called(&known.id, known.name.as_deref());
+    let name = sandbox_words(&known.id, known.name.as_deref());
     let was_gone = !seen.status.is_living();
     let method = if given.force { EndMethod::Kill } else { EndMethod::Stop { signal: None, grace } };
     match end_one(host.root(), &known, method) {
         StopResult::Gone => {
             let report = known.record.as_ref().and_then(|files| files.report().ok().flatten());
             let done = if was_gone { "had ended before" } else { "is gone" };
-            let details = report.as_ref().map(words).unwrap_or_default();
-            let report = report.as_ref().map(bounded);
+            let details = report.as_ref().map(report_words).unwrap_or_default();
+            let report = report.as_ref().map(bounded_report);
             let data = json!({ "id": known.id, "name": known.name, "gone": true, "was_gone": was_gone, "report": report });
             Ok(ToolAnswer::new(format!("{name} {done}\n{details}"), data))
         }
@@ -47,7 +47,8 @@ pub(super) fn stop(host: &ServerState, given: &StopArguments) -> Result<ToolAnsw
 /// Ends one sandbox.
 pub(super) fn end_one(root: &Path, known: &SandboxRef, method: EndMethod) -> StopResult {
     let targets = std::slice::from_ref(known);
-    let mut results = end(&Resolver::new(root), targets, method, &Limits::default(), &mut |_| {});
+    let mut results =
+        end_sandboxes(&Resolver::new(root), targets, method, &EndLimits::default(), &mut |_| {});
     results.pop().unwrap_or_else(|| StopResult::Failed(std::io::Error::other("its end was not looked for")))
 }
 
@@ -57,7 +58,7 @@ pub(crate) fn stop_all(root: &Path, ids: &[String]) -> Vec<(String, Vec<Survivor
     // One that is not found has gone, with its record.
     let targets: Vec<SandboxRef> = ids.iter().filter_map(|id| resolver.resolve(id).ok()).collect();
     let method = EndMethod::Stop { signal: None, grace: None };
-    let results = end(&resolver, &targets, method, &Limits::default(), &mut |_| {});
+    let results = end_sandboxes(&resolver, &targets, method, &EndLimits::default(), &mut |_| {});
     let left = targets.iter().zip(results).filter_map(|(known, result)| match result {
         StopResult::Gone => None,
         StopResult::Left(survivors) => Some((known.id.clone(), survivors)),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 
 use penfold_sys::child::Exit;
-use penfold_sys::{Forked, child, fork};
+use penfold_sys::{ForkSide, child, fork};
 
 /// Returns the numbers of the open descriptors, without the one that lists them.
 fn open_numbers() -> Vec<i32> {
@@ -24,20 +24,20 @@ fn only_kept_descriptors_and_standard_streams_stay_open() {
     expected.extend([1, 2, 6].map(|number: usize| files[number].as_raw_fd()));
     assert!(open_numbers().len() > expected.len());
     match fork().unwrap() {
-        Forked::Child => {
+        ForkSide::Child => {
             let closed = penfold_sys::descriptors::keep_only(&kept).is_ok();
             let files = std::mem::ManuallyDrop::new(files);
             let left = open_numbers();
             let is_right = closed && left == expected && files.len() == 8;
             penfold_sys::fork::exit_now(i32::from(!is_right));
         }
-        Forked::Parent(pid) => {
+        ForkSide::Parent(pid) => {
             rustix::process::waitid(
                 rustix::process::WaitId::Pid(pid),
                 rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
             )
             .unwrap();
-            assert_eq!(child::reap(pid).unwrap(), Some(Exit::Code(0)));
+            assert_eq!(child::reap_child(pid).unwrap(), Some(Exit::Code(0)));
         }
     }
 }

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use penfold_process::{
-    Completeness, Delivery, Evidence, Pid, ProcFs, Process, ProcessId, Signal, StartTime, State, pid_from_raw,
+    Completeness, Delivery, EnvironmentMatch, Pid, ProcFs, Process, ProcessId, SchedulerState, Signal,
+    StartTime, pid_from_raw,
 };
 use penfold_testkit::wait_until;
 
@@ -49,7 +50,9 @@ fn stat_tells_child_zombie_and_gone_apart() {
     assert_eq!((stat.pid, stat.parent), (pid, Some(me())));
     assert!(!stat.is_dead());
     child.0.kill().expect("ours");
-    wait_until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
+    wait_until("a zombie", || {
+        proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == SchedulerState::Zombie)
+    });
     assert!(proc.stat(pid).expect("stat").expect("unreaped").is_dead());
     child.end();
     assert!(proc.stat(pid).expect("gone is no error").is_none());
@@ -110,7 +113,7 @@ fn a_pidfd_that_is_of_another_process_is_refused() {
 fn without_proc_nothing_is_said_to_be_gone() {
     let mut proc = ProcFs::blind();
     let own = ProcFs::open().expect("/proc").stat(rustix::process::getpid()).expect("/proc").expect("this");
-    assert_eq!(proc.presence(own.id()), penfold_process::Presence::Unknown);
+    assert_eq!(proc.presence(own.id()), penfold_process::ProcessPresence::Unknown);
     proc.stat(own.pid).expect_err("there is no /proc");
     proc.scan(|_| ()).expect_err("there is no /proc");
     let mut tree = Vec::new();
@@ -222,13 +225,13 @@ fn environ_finds_the_mark_even_far_behind() {
     let has = |proc: &mut ProcFs, key: &[u8], value: &[u8]| {
         proc.environ_has(child.pid(), key, |found| found == value)
     };
-    wait_until("executed", || has(&mut proc, b"A0", b"KEY=value") == Evidence::Yes);
-    assert_eq!(has(&mut proc, b"KEY", b"value"), Evidence::Yes);
-    assert_eq!(has(&mut proc, b"KEY", b"valu"), Evidence::No);
-    assert_eq!(has(&mut proc, b"KE", b"value"), Evidence::No);
-    assert_eq!(proc.environ_has(child.pid(), b"B", |start| start.starts_with(b"xxx")), Evidence::Yes);
+    wait_until("executed", || has(&mut proc, b"A0", b"KEY=value") == EnvironmentMatch::Yes);
+    assert_eq!(has(&mut proc, b"KEY", b"value"), EnvironmentMatch::Yes);
+    assert_eq!(has(&mut proc, b"KEY", b"valu"), EnvironmentMatch::No);
+    assert_eq!(has(&mut proc, b"KE", b"value"), EnvironmentMatch::No);
+    assert_eq!(proc.environ_has(child.pid(), b"B", |start| start.starts_with(b"xxx")), EnvironmentMatch::Yes);
     let gone = pid_from_raw(i32::MAX).expect("a pid");
-    assert_eq!(proc.environ_has(gone, b"KEY", |_| true), Evidence::No);
+    assert_eq!(proc.environ_has(gone, b"KEY", |_| true), EnvironmentMatch::No);
 }
 
 #[test]
@@ -261,7 +264,7 @@ fn a_sleeper_waits_somewhere_or_it_is_not_ours_to_see() {
     let mut proc = ProcFs::open().expect("/proc");
     let child = Guard::sleeper();
     wait_until("asleep", || {
-        proc.stat(child.pid()).expect("stat").is_some_and(|stat| stat.state == State::Sleeping)
+        proc.stat(child.pid()).expect("stat").is_some_and(|stat| stat.state == SchedulerState::Sleeping)
     });
     if let Some(channel) = proc.wait_channel(child.pid()) {
         assert!(!channel.is_empty() && !channel.contains('\n'), "{channel}");
@@ -280,9 +283,11 @@ fn buffers_keep_nothing_of_the_process_before() {
     let mut proc = ProcFs::open().expect("/proc");
     let mut child =
         Guard::of(Command::new("cat").env_clear().env("KEY", "value").env("P", "p".repeat(20_000)));
-    wait_until("executed", || proc.environ_has(child.pid(), b"KEY", |v| v == b"value") == Evidence::Yes);
+    wait_until("executed", || {
+        proc.environ_has(child.pid(), b"KEY", |v| v == b"value") == EnvironmentMatch::Yes
+    });
     let bare = Guard::of(Command::new("cat").env_clear().env("Q", "q"));
-    wait_until("executed", || proc.environ_has(bare.pid(), b"Q", |v| v == b"q") == Evidence::Yes);
-    assert_eq!(proc.environ_has(bare.pid(), b"KEY", |_| true), Evidence::No);
+    wait_until("executed", || proc.environ_has(bare.pid(), b"Q", |v| v == b"q") == EnvironmentMatch::Yes);
+    assert_eq!(proc.environ_has(bare.pid(), b"KEY", |_| true), EnvironmentMatch::No);
     child.0.stdin.take().expect("piped").flush().expect("a pipe");
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_process::{Delivery, Evidence, Pid, ProcFs, Process, Signal, State};
+use penfold_process::{Delivery, EnvironmentMatch, Pid, ProcFs, Process, SchedulerState, Signal};
 use penfold_testkit::wait_until;
 
 const MARK: (&str, &str) = ("PENFOLD_TEST_MARK", "zombie");
@@ -38,11 +38,16 @@ fn zombie_leader_is_alive_marked_and_can_be_ended() {
     let mut proc = ProcFs::open().expect("/proc");
     let mut child = start_zombie();
     let pid = Pid::from_child(&child);
-    wait_until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
+    wait_until("a zombie", || {
+        proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == SchedulerState::Zombie)
+    });
 
     let stat = proc.stat(pid).expect("stat").expect("there");
     assert!(!stat.is_dead(), "{stat:?}");
-    assert_eq!(proc.environ_has(pid, MARK.0.as_bytes(), |value| value == MARK.1.as_bytes()), Evidence::Yes);
+    assert_eq!(
+        proc.environ_has(pid, MARK.0.as_bytes(), |value| value == MARK.1.as_bytes()),
+        EnvironmentMatch::Yes
+    );
     let mut tree = Vec::new();
     wait_until("one child", || {
         assert!(proc.descendants(pid, &mut tree).expect("a walk").is_complete());

@@ -7,14 +7,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::network::checked_link_name;
-use super::paths::checked;
+use super::paths::check_path;
 use crate::mistake::Mistake;
-use crate::own::Own;
+use crate::own::OwnResource;
 
 /// A resource that the command makes: `path=/x`, `netns=n`, `link=l`, `mount=/m`, `loop=/backing.img`, `nft=inet:name`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct OwnRequest(pub(crate) Own);
+pub struct OwnRequest(pub(crate) OwnResource);
 
 impl FromStr for OwnRequest {
     type Err = Mistake;
@@ -22,13 +22,13 @@ impl FromStr for OwnRequest {
     fn from_str(text: &str) -> Result<OwnRequest, Mistake> {
         let mistake = || Mistake::Own(text.to_owned());
         let (kind, name) = text.split_once('=').ok_or_else(mistake)?;
-        let path = || checked(&PathBuf::from(name));
+        let path = || check_path(&PathBuf::from(name));
         Ok(OwnRequest(match kind {
-            "path" => Own::Path(path()?),
-            "mount" => Own::Mount(path()?),
-            "loop" => Own::Loop(path()?),
-            "link" => Own::Link(checked_link_name(name)?.to_owned()),
-            "netns" => Own::Netns(checked_netns_name(name)?),
+            "path" => OwnResource::Path(path()?),
+            "mount" => OwnResource::Mount(path()?),
+            "loop" => OwnResource::Loop(path()?),
+            "link" => OwnResource::Link(checked_link_name(name)?.to_owned()),
+            "netns" => OwnResource::Netns(checked_netns_name(name)?),
             "nft" => {
                 let (family, table) = name.split_once(':').unwrap_or(("inet", name));
                 let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
@@ -36,7 +36,7 @@ impl FromStr for OwnRequest {
                 if !families.contains(&family) || table.is_empty() || !table.bytes().all(is_word) {
                     return Err(Mistake::NftName(name.to_owned()));
                 }
-                Own::Nft { family: family.to_owned(), table: table.to_owned() }
+                OwnResource::Nft { family: family.to_owned(), table: table.to_owned() }
             }
             _ => return Err(mistake()),
         }))
@@ -70,15 +70,15 @@ impl fmt::Display for OwnRequest {
     }
 }
 
-impl fmt::Display for Own {
+impl fmt::Display for OwnResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Own::Path(path) => write!(f, "path={}", path.display()),
-            Own::Mount(point) => write!(f, "mount={}", point.display()),
-            Own::Loop(file) => write!(f, "loop={}", file.display()),
-            Own::Link(name) => write!(f, "link={name}"),
-            Own::Netns(name) => write!(f, "netns={name}"),
-            Own::Nft { family, table } => write!(f, "nft={family}:{table}"),
+            OwnResource::Path(path) => write!(f, "path={}", path.display()),
+            OwnResource::Mount(point) => write!(f, "mount={}", point.display()),
+            OwnResource::Loop(file) => write!(f, "loop={}", file.display()),
+            OwnResource::Link(name) => write!(f, "link={name}"),
+            OwnResource::Netns(name) => write!(f, "netns={name}"),
+            OwnResource::Nft { family, table } => write!(f, "nft={family}:{table}"),
         }
     }
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::mistake::Mistake;
 
 /// Returns the path if it is absolute and plain.
-pub(crate) fn checked(path: &Path) -> Result<PathBuf, Mistake> {
+pub(crate) fn check_path(path: &Path) -> Result<PathBuf, Mistake> {
     if !path.is_absolute() {
         return Err(Mistake::Relative(path.to_owned()));
     }
@@ -34,14 +34,14 @@ pub(crate) fn kind_of(path: &Path) -> io::Result<Option<FileType>> {
 }
 
 /// Returns the path without links, as the kernel's tables have it. The last parts may be missing.
-pub(crate) fn resolved(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn resolve_path(path: &Path) -> io::Result<PathBuf> {
     match rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(fd) => std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())),
         Err(Errno::NOENT) => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
                 return Err(Errno::NOENT.into());
             };
-            Ok(resolved(parent)?.join(name))
+            Ok(resolve_path(parent)?.join(name))
         }
         Err(errno) => Err(errno.into()),
     }

@@ -7,24 +7,28 @@ use rustix::fs::FileType;
 
 use super::mount::MountRequest;
 use super::network::{Network, checked_link_name};
-use super::paths::{checked, kind_of, resolved};
-use super::{Place, Request, Sockets, Workspace};
+use super::paths::{check_path, kind_of, resolve_path};
+use super::{PlanPlaces, Request, Sockets, Workspace};
 use crate::directory::Directory;
-use crate::error::{Error, failed};
+use crate::error::{ResourceError, failed_step};
 use crate::inside;
 use crate::mistake::Mistake;
 use crate::mount::{FileSystem, Mount, Origin};
 use crate::netns::Netns;
-use crate::own::Own;
-use crate::owner::Owner;
-use crate::planned::Planned;
+use crate::own::OwnResource;
+use crate::owner::ResourceOwner;
+use crate::planned::PlannedResource;
 use crate::tap::Tap;
 use crate::veth::{PEER, Veth};
 
 /// The room that a socket's name has in the 108 bytes of `sun_path`: 27 bytes and a slash.
 const LONGEST_SOCKET_DIRECTORY: usize = 80;
 
-pub(super) fn plan(request: &Request, owner: &Owner, place: &Place) -> Result<Vec<Planned>, Error> {
+pub(super) fn plan_resources(
+    request: &Request,
+    owner: &ResourceOwner,
+    place: &PlanPlaces,
+) -> Result<Vec<PlannedResource>, ResourceError> {
     let mut plan = Plan { owner, place, planned: Vec::new(), paths: BTreeSet::new(), targets: Vec::new() };
     if let Some(workspace) = &request.workspace {
         plan.workspace(workspace)?;
@@ -45,9 +49,9 @@ pub(super) fn plan(request: &Request, owner: &Owner, place: &Place) -> Result<Ve
 }
 
 struct Plan<'a> {
-    owner: &'a Owner,
-    place: &'a Place,
-    planned: Vec<Planned>,
+    owner: &'a ResourceOwner,
+    place: &'a PlanPlaces,
+    planned: Vec<PlannedResource>,
     /// The directories and other paths that do not exist yet.
     paths: BTreeSet<PathBuf>,
     /// The mount points, and whether each is a tmpfs.
@@ -55,8 +59,8 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn workspace(&mut self, workspace: &Workspace) -> Result<(), Error> {
-        let path = checked(&workspace.path)?;
+    fn workspace(&mut self, workspace: &Workspace) -> Result<(), ResourceError> {
+        let path = check_path(&workspace.path)?;
         match kind(&path)? {
             Some(FileType::Directory) if workspace.keep => Ok(()),
             Some(FileType::Directory) => Err(Mistake::WorkspaceExists(path).into()),
@@ -65,9 +69,9 @@ impl Plan<'_> {
         }
     }
 
-    fn sockets(&mut self, sockets: &Sockets) -> Result<(), Error> {
+    fn sockets(&mut self, sockets: &Sockets) -> Result<(), ResourceError> {
         let (path, in_shared_parent) = match &sockets.path {
-            Some(path) => (checked(path)?, false),
+            Some(path) => (check_path(path)?, false),
             None => (self.place.short.join(&self.owner.id), true),
         };
         if path.as_os_str().len() > LONGEST_SOCKET_DIRECTORY {
@@ -77,7 +81,7 @@ impl Plan<'_> {
     }
 
     /// Plans a directory whose parent exists or is planned.
-    fn directory(&mut self, directory: Directory) -> Result<(), Error> {
+    fn directory(&mut self, directory: Directory) -> Result<(), ResourceError> {
         let parent = directory.path.parent().unwrap_or(Path::new("/"));
         let has_parent = directory.in_shared_parent
             || self.paths.contains(parent)
@@ -87,7 +91,7 @@ impl Plan<'_> {
             return Err(Mistake::NoParent(directory.path).into());
         }
         self.claim(&directory.path)?;
-        self.planned.push(Planned::Directory(directory));
+        self.planned.push(PlannedResource::Directory(directory));
         Ok(())
     }
 
@@ -95,7 +99,7 @@ impl Plan<'_> {
         if self.paths.insert(path.to_owned()) { Ok(()) } else { Err(Mistake::Twice(path.to_owned())) }
     }
 
-    fn network(&mut self, network: &Network) -> Result<(), Error> {
+    fn network(&mut self, network: &Network) -> Result<(), ResourceError> {
         let has_link =
             network.address.is_some() || network.gateway.is_some() || network.peer_address.is_some();
         if !network.namespace && has_link {
@@ -103,19 +107,20 @@ impl Plan<'_> {
         }
         let netns = if network.namespace { Some(Netns::plan(self.owner, network.enter)?) } else { None };
         if let Some(netns) = &netns {
-            self.planned.push(Planned::Netns(netns.clone()));
+            self.planned.push(PlannedResource::Netns(netns.clone()));
             if has_link {
-                self.planned.push(Planned::Veth(self.link(network, netns.clone())?));
+                self.planned.push(PlannedResource::Veth(self.link(network, netns.clone())?));
             }
         }
         if let Some(tap) = &network.tap {
-            let home = inside::own("net").map_err(failed(|| "read the own network namespace".to_owned()))?;
+            let home = inside::own_namespace("net")
+                .map_err(failed_step(|| "read the own network namespace".to_owned()))?;
             let usual = if netns.is_some() { "tap0".to_owned() } else { self.owner.link_name() };
             let name = checked_link_name(tap.name.as_deref().unwrap_or(&usual))?.to_owned();
             if netns.is_some() && (name == "lo" || (name == PEER && has_link)) {
                 return Err(Mistake::LinkName(name).into());
             }
-            self.planned.push(Planned::Tap(Tap { name, netns, home, user: tap.user }));
+            self.planned.push(PlannedResource::Tap(Tap { name, netns, home, user: tap.user }));
         }
         Ok(())
     }
@@ -131,7 +136,7 @@ impl Plan<'_> {
         Ok(Veth { name, netns, host_address, address: Some(address), gateway: network.gateway })
     }
 
-    fn mount(&mut self, index: usize, request: &MountRequest) -> Result<(), Error> {
+    fn mount(&mut self, index: usize, request: &MountRequest) -> Result<(), ResourceError> {
         let (target, read_only) = match request {
             MountRequest::Bind { target, read_only, .. }
             | MountRequest::Overlay { target, read_only, .. }
@@ -150,12 +155,12 @@ impl Plan<'_> {
         };
         self.mount_point(&target)?;
         self.targets.push((target.clone(), matches!(request, MountRequest::Tmpfs { .. })));
-        self.planned.push(Planned::Mount(Mount::plan(target, read_only, file_system)?));
+        self.planned.push(PlannedResource::Mount(Mount::plan(target, read_only, file_system)?));
         Ok(())
     }
 
     /// Plans the directory of a mount point that does not exist.
-    fn mount_point(&mut self, target: &Path) -> Result<(), Error> {
+    fn mount_point(&mut self, target: &Path) -> Result<(), ResourceError> {
         let below = self.targets.iter().filter(|(other, _)| target.starts_with(other));
         let innermost = below.max_by_key(|(other, _)| other.components().count());
         let exists = match innermost {
@@ -169,7 +174,7 @@ impl Plan<'_> {
         self.directory(Directory::at(target.to_owned()))
     }
 
-    fn bind(&self, source: &Path, target: &Path) -> Result<FileSystem, Error> {
+    fn bind(&self, source: &Path, target: &Path) -> Result<FileSystem, ResourceError> {
         let source = plain(source)?;
         self.must_exist(&source)?;
         let (from, to) = (kind(&source)?, kind(target)?);
@@ -182,7 +187,7 @@ impl Plan<'_> {
         let origin = if later {
             None
         } else {
-            Origin::of(&source).map_err(failed(|| "read the mounts".to_owned()))?
+            Origin::of(&source).map_err(failed_step(|| "read the mounts".to_owned()))?
         };
         Ok(FileSystem::Bind { source, origin })
     }
@@ -192,8 +197,8 @@ impl Plan<'_> {
         index: usize,
         lower: &[PathBuf],
         changes: (Option<&Path>, Option<&Path>),
-    ) -> Result<FileSystem, Error> {
-        let lower = lower.iter().map(|path| plain(path)).collect::<Result<Vec<_>, Error>>()?;
+    ) -> Result<FileSystem, ResourceError> {
+        let lower = lower.iter().map(|path| plain(path)).collect::<Result<Vec<_>, ResourceError>>()?;
         if lower.is_empty() {
             return Err(Mistake::Missing { mount: "overlay".to_owned(), key: "lower" }.into());
         }
@@ -221,7 +226,7 @@ impl Plan<'_> {
     }
 
     /// A source may also be planned, or be in a mount that is made before.
-    fn must_exist(&self, path: &Path) -> Result<(), Error> {
+    fn must_exist(&self, path: &Path) -> Result<(), ResourceError> {
         let is_planned = self.paths.contains(path);
         let in_mount = self.targets.iter().any(|(target, _)| path.starts_with(target));
         if is_planned || in_mount || kind(path)?.is_some() {
@@ -231,23 +236,23 @@ impl Plan<'_> {
         }
     }
 
-    fn own(&mut self, own: &Own) -> Result<(), Error> {
+    fn own(&mut self, own: &OwnResource) -> Result<(), ResourceError> {
         let own = match own {
-            Own::Path(path) => {
+            OwnResource::Path(path) => {
                 self.claim(path)?;
                 own.clone()
             }
-            Own::Mount(point) => {
+            OwnResource::Mount(point) => {
                 let point = plain(point)?;
                 if self.targets.iter().any(|(target, _)| *target == point) {
                     return Err(Mistake::Twice(point).into());
                 }
-                Own::Mount(point)
+                OwnResource::Mount(point)
             }
-            Own::Loop(file) => Own::Loop(plain(file)?),
-            Own::Netns(_) | Own::Link(_) | Own::Nft { .. } => own.clone(),
+            OwnResource::Loop(file) => OwnResource::Loop(plain(file)?),
+            OwnResource::Netns(_) | OwnResource::Link(_) | OwnResource::Nft { .. } => own.clone(),
         };
-        let planned = Planned::Own(own);
+        let planned = PlannedResource::Own(own);
         if self.planned.contains(&planned) {
             return Err(Mistake::OwnTwice(planned.describe()).into());
         }
@@ -256,12 +261,12 @@ impl Plan<'_> {
     }
 }
 
-fn kind(path: &Path) -> Result<Option<FileType>, Error> {
-    kind_of(path).map_err(failed(|| format!("look for `{}`", path.display())))
+fn kind(path: &Path) -> Result<Option<FileType>, ResourceError> {
+    kind_of(path).map_err(failed_step(|| format!("look for `{}`", path.display())))
 }
 
 /// Returns a path as the table of mounts has it.
-fn plain(path: &Path) -> Result<PathBuf, Error> {
-    let path = checked(path)?;
-    resolved(&path).map_err(failed(|| format!("look for `{}`", path.display())))
+fn plain(path: &Path) -> Result<PathBuf, ResourceError> {
+    let path = check_path(path)?;
+    resolve_path(&path).map_err(failed_step(|| format!("look for `{}`", path.display())))
 }

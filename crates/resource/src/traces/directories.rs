@@ -15,7 +15,7 @@ const MOST: usize = 100_000;
 ///
 /// # Errors
 /// When the place could not be read to its end.
-pub(super) fn find(place: &Path, found: &mut Vec<(String, Trace)>) -> io::Result<()> {
+pub(super) fn find_directories(place: &Path, found: &mut Vec<(String, Trace)>) -> io::Result<()> {
     use io::ErrorKind::{NotADirectory, NotFound};
     let entries: ReadDir = match std::fs::read_dir(place) {
         Ok(entries) => entries,
@@ -74,11 +74,11 @@ mod tests {
         let path = base.path().join("a");
         let expected = ("3f9a1c2b7d04".to_owned(), Trace::Directory { path, boot: "boot".to_owned() });
         let mut found = Vec::new();
-        find(base.path(), &mut found).unwrap();
+        find_directories(base.path(), &mut found).unwrap();
         assert_eq!(found, [expected]);
         std::fs::write(base.path().join("file"), "").unwrap();
         for name in ["missing", "file"] {
-            find(&base.path().join(name), &mut found).unwrap();
+            find_directories(&base.path().join(name), &mut found).unwrap();
         }
         assert_eq!(found.len(), 1);
 

@@ -14,7 +14,7 @@ pub(super) const DEVICES: &str = "/sys/block";
 /// The prefix of the names of directories.
 const PREFIX: &str = "penfold-";
 
-pub(super) fn find() -> io::Result<Vec<(String, Trace)>> {
+pub(super) fn find_loops() -> io::Result<Vec<(String, Trace)>> {
     let entries = match std::fs::read_dir(DEVICES) {
         Ok(entries) => entries,
         // Without /sys, no loop device can be seen.

@@ -5,13 +5,13 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use penfold_resource::{Owner, Planned, Presence};
+use penfold_resource::{PlannedResource, ResourceOwner, ResourcePresence};
 
 use crate::support::{Holder, Sandbox, as_root, attempt, has};
 
-fn arguments() -> (Owner, Vec<Planned>) {
+fn arguments() -> (ResourceOwner, Vec<PlannedResource>) {
     let mut words = std::env::args().skip(2);
-    let owner = Owner { id: words.next().unwrap(), boot: words.next().unwrap() };
+    let owner = ResourceOwner { id: words.next().unwrap(), boot: words.next().unwrap() };
     (owner, serde_json::from_str(&words.next().unwrap()).unwrap())
 }
 
@@ -98,7 +98,7 @@ fn a_failed_creation_leaves_nothing() {
         let (_, made) = attempt(&["ip", "-n", &name, "link", "add", "eth0", "type", "veth"]);
         assert!(made);
         sandbox.planned[1].create(&sandbox.owner).unwrap_err();
-        assert_eq!(sandbox.planned[1].probe(&sandbox.owner).unwrap(), Presence::Absent);
+        assert_eq!(sandbox.planned[1].probe(&sandbox.owner).unwrap(), ResourcePresence::Absent);
         let until = Instant::now() + Duration::from_secs(10);
         sandbox.planned[0].release(&sandbox.owner, until).unwrap();
     });
@@ -143,7 +143,7 @@ fn a_releaser_in_another_network_namespace_sees_as_much() {
         let output = String::from_utf8(outer.output().unwrap().stdout).unwrap();
         assert_eq!(output, "");
         for planned in &sandbox.planned {
-            assert_eq!(planned.probe(&sandbox.owner).unwrap(), Presence::Absent, "{planned:?}");
+            assert_eq!(planned.probe(&sandbox.owner).unwrap(), ResourcePresence::Absent, "{planned:?}");
         }
     });
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use penfold_resource::Error;
+use penfold_resource::ResourceError;
 
 use crate::support::{Holder, Sandbox, as_root, attempt, has, has_mount, holders, run};
 
@@ -66,7 +66,7 @@ fn immutable_and_append_only_entries_go() {
         std::fs::remove_file(w.join("file")).unwrap_err();
         // The file interface of the server uses this, and must not do more than rm(1).
         let dir = std::fs::File::open(&w).unwrap();
-        penfold_resource::clear::clear(std::os::fd::AsFd::as_fd(&dir), &[]).unwrap_err();
+        penfold_resource::clear::clear_directory(std::os::fd::AsFd::as_fd(&dir), &[]).unwrap_err();
         assert!(w.join("file").try_exists().unwrap());
         sandbox.release_all();
     });
@@ -128,7 +128,7 @@ fn a_link_in_place_of_the_directory_is_not_followed() {
     std::fs::rename(&w, &moved).unwrap();
     symlink(&precious, &w).unwrap();
     let error = sandbox.release_one(0, SHORT).unwrap_err();
-    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+    assert!(matches!(error, ResourceError::Foreign { .. }), "{error:?}");
     assert_eq!(std::fs::read(precious.join("file")).unwrap(), b"x");
 }
 
@@ -137,10 +137,10 @@ fn another_directory_of_the_same_name_stays() {
     let sandbox = Sandbox::plan(r#"{"workspace":{"path":"DIR/w"}}"#);
     std::fs::create_dir(sandbox.path("w")).unwrap();
     std::fs::write(sandbox.path("w/file"), "x").unwrap();
-    assert!(matches!(sandbox.planned[0].check(), Err(Error::Taken { .. })));
+    assert!(matches!(sandbox.planned[0].check(), Err(ResourceError::Taken { .. })));
     sandbox.planned[0].create(&sandbox.owner).unwrap_err();
     let error = sandbox.release_one(0, SHORT).unwrap_err();
-    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+    assert!(matches!(error, ResourceError::Foreign { .. }), "{error:?}");
     assert_eq!(std::fs::read(sandbox.path("w/file")).unwrap(), b"x");
     assert_eq!(std::fs::read_dir(sandbox.dir.path()).unwrap().count(), 1);
 }
@@ -159,7 +159,8 @@ fn a_removal_does_not_enter_a_mount() {
         let (precious, point) = (sandbox.path("precious"), sandbox.path("w/m"));
         run(&["mount", "--bind", precious.to_str().unwrap(), point.to_str().unwrap()]);
         let dir = std::fs::File::open(sandbox.path("w")).unwrap();
-        let failure = penfold_resource::clear::clear(std::os::fd::AsFd::as_fd(&dir), &[]).unwrap_err();
+        let failure =
+            penfold_resource::clear::clear_directory(std::os::fd::AsFd::as_fd(&dir), &[]).unwrap_err();
         run(&["umount", point.to_str().unwrap()]);
         assert_eq!(failure.path, std::path::Path::new("m"));
         assert_eq!(std::fs::read(precious.join("file")).unwrap(), b"x");

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use penfold_resource::{Error, Presence};
+use penfold_resource::{ResourceError, ResourcePresence};
 
 use crate::support::{Sandbox, as_root, attempt, has, has_mount, run};
 
@@ -93,7 +93,7 @@ fn a_taken_address_is_refused_before_anything_is_made() {
     as_root(|| {
         let sandbox = Sandbox::plan(r#"{"network":{"address":"127.0.0.2/8","gateway":"127.0.0.1"}}"#);
         let error = sandbox.planned[1].check().unwrap_err();
-        assert!(matches!(error, Error::Taken { .. }), "{error:?}");
+        assert!(matches!(error, ResourceError::Taken { .. }), "{error:?}");
     });
 }
 
@@ -142,10 +142,10 @@ fn a_foreign_link_of_the_same_name_stays() {
         let released = sandbox.release(std::time::Duration::from_millis(50));
         let stayed = attempt(&["ip", "link", "show", &link]).1;
         run(&["ip", "link", "delete", &link]);
-        assert!(matches!(checked, Err(Error::Taken { .. })), "{checked:?}");
+        assert!(matches!(checked, Err(ResourceError::Taken { .. })), "{checked:?}");
         assert!(created.is_err());
-        assert!(matches!(presence, Presence::Foreign { .. }), "{presence:?}");
-        assert!(matches!(released[..], [Error::Foreign { .. }]), "{released:?}");
+        assert!(matches!(presence, ResourcePresence::Foreign { .. }), "{presence:?}");
+        assert!(matches!(released[..], [ResourceError::Foreign { .. }]), "{released:?}");
         assert!(stayed);
     });
 }

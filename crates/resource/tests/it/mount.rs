@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_resource::{Error, Presence};
+use penfold_resource::{ResourceError, ResourcePresence};
 
 use crate::support::{Holder, Sandbox, as_root, has, has_mount, holders, run};
 
@@ -21,7 +21,7 @@ fn held(request: &str, script: &str) {
         holder.is_named_in(holders(&error));
     }
     let presence = sandbox.planned[mount].probe(&sandbox.owner).unwrap();
-    assert!(matches!(presence, Presence::Ours { .. }), "{presence:?}");
+    assert!(matches!(presence, ResourcePresence::Ours { .. }), "{presence:?}");
     drop(holder);
     sandbox.release_all();
     assert!(!has_mount(&target));
@@ -96,8 +96,8 @@ fn a_foreign_mount_stays() {
         let released = sandbox.release_one(mount, SHORT);
         let stayed = has_mount(&target);
         run(&["umount", target.to_str().unwrap()]);
-        assert!(matches!(checked, Err(Error::Taken { .. })), "{checked:?}");
-        assert!(matches!(released, Err(Error::Foreign { .. })), "{released:?}");
+        assert!(matches!(checked, Err(ResourceError::Taken { .. })), "{checked:?}");
+        assert!(matches!(released, Err(ResourceError::Foreign { .. })), "{released:?}");
         assert!(stayed);
     });
 }

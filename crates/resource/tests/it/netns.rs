@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use penfold_resource::{Error, Presence};
+use penfold_resource::{ResourceError, ResourcePresence};
 
 use crate::support::{Holder, Sandbox, as_root, attempt, has, holders, run};
 
@@ -16,14 +16,14 @@ fn held(sandbox: &Sandbox, holder: Holder) {
         let error = sandbox.release_one(0, SHORT).unwrap_err();
         holder.is_named_in(holders(&error));
         assert!(!attempt(&["ip", "netns", "list"]).0.contains(&sandbox.netns()));
-        let Presence::Ours { held_by } = sandbox.planned[0].probe(&sandbox.owner).unwrap() else {
+        let ResourcePresence::Ours { held_by } = sandbox.planned[0].probe(&sandbox.owner).unwrap() else {
             panic!("a namespace that is held is not gone")
         };
         holder.is_named_in(&held_by);
     }
     drop(holder);
     sandbox.release_one(0, LONG).unwrap();
-    assert_eq!(sandbox.planned[0].probe(&sandbox.owner).unwrap(), Presence::Absent);
+    assert_eq!(sandbox.planned[0].probe(&sandbox.owner).unwrap(), ResourcePresence::Absent);
 }
 
 fn made() -> Sandbox {
@@ -103,7 +103,7 @@ fn the_end_of_a_holder_wakes_the_release() {
         let sandbox = made();
         let namespace: OwnedFd =
             std::fs::File::open(format!("/run/netns/{}", sandbox.netns())).unwrap().into();
-        assert!(matches!(sandbox.release_one(0, SHORT), Err(Error::Held { .. })));
+        assert!(matches!(sandbox.release_one(0, SHORT), Err(ResourceError::Held { .. })));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| sandbox.release_one(0, LONG));
             drop(namespace);
@@ -125,8 +125,8 @@ fn a_foreign_namespace_of_the_same_name_stays() {
         let released = sandbox.release_one(0, SHORT);
         let stayed = run(&["ip", "netns", "list"]).contains(&name);
         run(&["ip", "netns", "delete", &name]);
-        assert!(matches!(checked, Err(Error::Taken { .. })), "{checked:?}");
-        assert!(matches!(released, Err(Error::Foreign { .. })), "{released:?}");
+        assert!(matches!(checked, Err(ResourceError::Taken { .. })), "{checked:?}");
+        assert!(matches!(released, Err(ResourceError::Foreign { .. })), "{released:?}");
         assert!(stayed);
     });
 }

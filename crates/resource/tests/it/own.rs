@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_resource::{Error, Presence};
+use penfold_resource::{ResourceError, ResourcePresence};
 
 use crate::support::{Holder, Sandbox, as_root, attempt, has, has_mount, holders, run};
 
@@ -16,8 +16,8 @@ fn a_path_goes_and_must_be_free_before() {
         let sandbox = Sandbox::plan(r#"{"own":["path=DIR/x"]}"#);
         sandbox.create();
         make(&sandbox.path("x"));
-        assert!(matches!(sandbox.planned[0].check(), Err(Error::Taken { .. })));
-        assert!(matches!(sandbox.planned[0].probe(&sandbox.owner), Ok(Presence::Ours { .. })));
+        assert!(matches!(sandbox.planned[0].check(), Err(ResourceError::Taken { .. })));
+        assert!(matches!(sandbox.planned[0].probe(&sandbox.owner), Ok(ResourcePresence::Ours { .. })));
         sandbox.release_all();
         assert_eq!(std::fs::read_dir(sandbox.dir.path()).unwrap().count(), 0);
     }
@@ -113,12 +113,12 @@ fn an_nft_table_goes() {
         sandbox.planned = sandbox.try_plan(&format!(r#"{{"own":["nft=inet:{table}"]}}"#)).unwrap();
         if !has("nft") {
             let error = sandbox.planned[0].check().unwrap_err();
-            assert!(matches!(error, Error::NoProgram { program: "nft" }), "{error:?}");
+            assert!(matches!(error, ResourceError::NoProgram { program: "nft" }), "{error:?}");
             return;
         }
         sandbox.create();
         run(&["nft", "add", "table", "inet", &table]);
-        assert!(matches!(sandbox.planned[0].check(), Err(Error::Taken { .. })));
+        assert!(matches!(sandbox.planned[0].check(), Err(ResourceError::Taken { .. })));
         sandbox.release_all();
         assert!(!run(&["nft", "list", "tables"]).contains(&table));
     });

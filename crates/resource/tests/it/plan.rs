@@ -1,7 +1,7 @@
 //! From a request to a plan.
 
 use penfold_resource::request::Request;
-use penfold_resource::{Planned, Presence};
+use penfold_resource::{PlannedResource, ResourcePresence};
 
 use crate::support::Sandbox;
 
@@ -76,14 +76,14 @@ fn a_plan_reads_back_and_makes_nothing() {
         "own":["path=/x","netns=n","link=l","mount=/m","loop=/b.img","nft=inet:n"]}"#;
     let planned = sandbox.try_plan(request).unwrap();
     let text = serde_json::to_string(&planned).unwrap();
-    assert_eq!(serde_json::from_str::<Vec<Planned>>(&text).unwrap(), planned);
-    let kinds: Vec<String> = planned.iter().map(Planned::describe).collect();
+    assert_eq!(serde_json::from_str::<Vec<PlannedResource>>(&text).unwrap(), planned);
+    let kinds: Vec<String> = planned.iter().map(PlannedResource::describe).collect();
     let id = &sandbox.owner.id;
     assert!(kinds.contains(&format!("network namespace `penfold-{id}`")), "{kinds:?}");
     assert!(kinds.contains(&format!("link `pf-{id}`")), "{kinds:?}");
     assert_eq!(std::fs::read_dir(sandbox.dir.path()).unwrap().count(), 1);
-    for planned in planned.iter().filter(|planned| matches!(planned, Planned::Directory(_))) {
-        assert_eq!(planned.probe(&sandbox.owner).unwrap(), Presence::Absent);
+    for planned in planned.iter().filter(|planned| matches!(planned, PlannedResource::Directory(_))) {
+        assert_eq!(planned.probe(&sandbox.owner).unwrap(), ResourcePresence::Absent);
     }
 }
 

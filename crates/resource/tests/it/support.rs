@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use penfold_resource::request::{Place, Request};
-use penfold_resource::{Error, Owner, Planned, Presence};
+use penfold_resource::request::{PlanPlaces, Request};
+use penfold_resource::{PlannedResource, ResourceError, ResourceOwner, ResourcePresence};
 
 /// Runs a test that makes namespaces: as root, in a process with one thread.
 pub fn as_root(test: fn()) {
@@ -29,9 +29,9 @@ pub fn as_root(test: fn()) {
 
 /// A sandbox with nothing but resources. Whatever a test leaves is released at its end.
 pub struct Sandbox {
-    pub owner: Owner,
+    pub owner: ResourceOwner,
     pub dir: tempfile::TempDir,
-    pub planned: Vec<Planned>,
+    pub planned: Vec<PlannedResource>,
 }
 
 impl Sandbox {
@@ -39,7 +39,7 @@ impl Sandbox {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:08x}{:04x}", std::process::id(), number);
-        let owner = Owner { id, boot: penfold_process::boot_id().unwrap() };
+        let owner = ResourceOwner { id, boot: penfold_process::boot_id().unwrap() };
         Sandbox { owner, dir: tempfile::tempdir().unwrap(), planned: Vec::new() }
     }
 
@@ -50,14 +50,14 @@ impl Sandbox {
         sandbox
     }
 
-    pub fn try_plan(&self, request: &str) -> Result<Vec<Planned>, Error> {
+    pub fn try_plan(&self, request: &str) -> Result<Vec<PlannedResource>, ResourceError> {
         let request = request.replace("DIR", self.dir.path().to_str().unwrap());
         let request: Request = serde_json::from_str(&request).unwrap();
         request.plan(&self.owner, &self.place())
     }
 
-    pub fn place(&self) -> Place {
-        Place { temporary: self.dir.path().to_owned(), short: self.dir.path().join("short") }
+    pub fn place(&self) -> PlanPlaces {
+        PlanPlaces { temporary: self.dir.path().to_owned(), short: self.dir.path().join("short") }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -71,18 +71,18 @@ impl Sandbox {
         for planned in &self.planned {
             planned.create(&self.owner).unwrap();
             let presence = planned.probe(&self.owner).unwrap();
-            let is_own = matches!(planned, Planned::Own(_));
-            assert!(is_own || matches!(presence, Presence::Ours { .. }), "{planned:?}: {presence:?}");
+            let is_own = matches!(planned, PlannedResource::Own(_));
+            assert!(is_own || matches!(presence, ResourcePresence::Ours { .. }), "{planned:?}: {presence:?}");
         }
     }
 
     /// Releases everything in the reverse order; returns the errors.
-    pub fn release(&self, limit: Duration) -> Vec<Error> {
+    pub fn release(&self, limit: Duration) -> Vec<ResourceError> {
         let until = Instant::now() + limit;
         self.planned.iter().rev().filter_map(|planned| planned.release(&self.owner, until).err()).collect()
     }
 
-    pub fn release_one(&self, index: usize, limit: Duration) -> Result<(), Error> {
+    pub fn release_one(&self, index: usize, limit: Duration) -> Result<(), ResourceError> {
         self.planned[index].release(&self.owner, Instant::now() + limit)
     }
 
@@ -93,7 +93,7 @@ impl Sandbox {
             assert!(errors.is_empty(), "{errors:?}");
         }
         for planned in &self.planned {
-            assert_eq!(planned.probe(&self.owner).unwrap(), Presence::Absent, "{planned:?}");
+            assert_eq!(planned.probe(&self.owner).unwrap(), ResourcePresence::Absent, "{planned:?}");
         }
     }
 
@@ -182,9 +182,9 @@ impl Drop for Holder {
 
 /// Returns the holders that an error names.
 #[track_caller]
-pub fn holders(error: &Error) -> &[String] {
+pub fn holders(error: &ResourceError) -> &[String] {
     match error {
-        Error::Held { held_by, .. } | Error::Remains { held_by, .. } => held_by,
+        ResourceError::Held { held_by, .. } | ResourceError::Remains { held_by, .. } => held_by,
         other => panic!("{other:?}"),
     }
 }

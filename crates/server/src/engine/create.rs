@@ -34,7 +34,7 @@ impl NewSandbox {
     }
 
     /// A text that differs for different sandboxes, and is the same in every version of the server.
-    pub(crate) fn fingerprint(&self) -> String {
+    pub fn fingerprint(&self) -> String {
         // A spec has only what was given, so a newer field changes no older text.
         serde_json::to_string(&self.spec).unwrap_or_default()
     }

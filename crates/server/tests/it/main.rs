@@ -1,6 +1,5 @@
-//! The server on real sockets.
+//! The server on real sockets, with dialects of the tests.
 
 #![allow(unreachable_pub, reason = "nobody imports a test program")]
 
-mod bodies;
-mod slow;
+mod dialects;

@@ -5,12 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penfold_session::protocol::{LONGEST_QUEUE, Request};
-use penfold_session::{EndKind, Run};
+use penfold_session::protocol::{LONGEST_QUEUE, SessionRequest};
+use penfold_session::{EndKind, ShellCommand};
+use penfold_state::log::LogPosition;
 use penfold_state::wire;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::support::{NAME, Session, sh, until, wait};
+use crate::support::{NAME, PATIENCE, Session, sh, until, wait};
 
 fn socket(session: &Session) -> PathBuf {
     session.record.path().join("sessions").join(NAME).join("socket")
@@ -28,8 +29,8 @@ fn dial(session: &Session) -> rustix::io::Result<OwnedFd> {
 fn command_outlives_its_client() {
     let session = Session::start();
     let mut client = session.connect();
-    let number = client.run(&Run::new("echo begun; sleep 0.2; echo done; exit 3")).unwrap();
-    let next = client.run(&Run::new("echo next")).unwrap();
+    let number = client.run(&ShellCommand::new("echo begun; sleep 0.2; echo done; exit 3")).unwrap();
+    let next = client.run(&ShellCommand::new("echo next")).unwrap();
     drop(client);
     let mut other = session.connect();
     let done = wait(&mut other, number);
@@ -42,12 +43,12 @@ fn command_outlives_its_client() {
 #[test]
 fn several_clients_wait_for_one_command() {
     let session = Session::start();
-    let number = session.connect().run(&Run::new("sleep 0.2; echo done")).unwrap();
+    let number = session.connect().run(&ShellCommand::new("sleep 0.2; echo done")).unwrap();
     let mut clients: Vec<_> = (0..5).map(|_| session.connect()).collect();
     let soon = Instant::now() + Duration::from_millis(20);
     assert!(matches!(
         clients[0].wait_end(number, Some(soon)),
-        Err(penfold_session::ClientError::TimedOut { .. })
+        Err(penfold_session::SessionClientError::TimedOut { .. })
     ));
     for client in &mut clients {
         assert_eq!(wait(client, number).end.code, 0);
@@ -58,8 +59,9 @@ fn several_clients_wait_for_one_command() {
 fn commands_run_one_after_another_in_order() {
     let session = Session::start();
     let mut clients = [session.connect(), session.connect()];
-    let numbers: Vec<u64> =
-        (0..40).map(|index| clients[index % 2].run(&Run::new("n=$((n+1)); echo $n")).unwrap()).collect();
+    let numbers: Vec<u64> = (0..40)
+        .map(|index| clients[index % 2].run(&ShellCommand::new("n=$((n+1)); echo $n")).unwrap())
+        .collect();
     // Only the last 16 are kept.
     for number in &numbers[24..] {
         assert_eq!(wait(&mut clients[0], *number).out(), format!("{number}\n"));
@@ -68,17 +70,18 @@ fn commands_run_one_after_another_in_order() {
     until("older ones are removed", || std::fs::read_dir(&commands).unwrap().count() == 16);
     clients[0].forget(numbers[39]).unwrap();
     // The host waits until the shell has read all files of the command.
-    until("it is forgotten", || clients[1].log(numbers[39], penfold_state::log::From::Start).is_err());
+    until("it is forgotten", || clients[1].log(numbers[39], penfold_state::log::LogPosition::Start).is_err());
 }
 
 #[test]
 fn queue_is_bounded() {
     let session = Session::start();
     let mut client = session.connect();
-    let first = client.run(&Run::new("sleep 1000")).unwrap();
+    let first = client.run(&ShellCommand::new("sleep 1000")).unwrap();
     until("it runs", || session.processes().len() > 1);
-    let queued: Vec<u64> = (0..LONGEST_QUEUE).map(|_| client.run(&Run::new("true")).unwrap()).collect();
-    let error = client.run(&Run::new("true")).expect_err("full").to_string();
+    let queued: Vec<u64> =
+        (0..LONGEST_QUEUE).map(|_| client.run(&ShellCommand::new("true")).unwrap()).collect();
+    let error = client.run(&ShellCommand::new("true")).expect_err("full").to_string();
     assert!(error.contains("256"), "{error}");
     client.interrupt(first).unwrap();
     assert_eq!(wait(&mut client, first).end.how, EndKind::Interrupted);
@@ -108,8 +111,8 @@ fn nonsense_changes_nothing() {
     let file: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
     let (pipe, _writer) = rustix::pipe::pipe().unwrap();
     for fd in [file.as_fd(), pipe.as_fd()] {
-        wire::send_with(&raw, &Request::Run, &[fd]).unwrap();
-        wire::send_with(&raw, &Request::Run, &[fd; 8]).unwrap();
+        wire::send_with(&raw, &SessionRequest::Run, &[fd]).unwrap();
+        wire::send_with(&raw, &SessionRequest::Run, &[fd; 8]).unwrap();
     }
     let half = dial(&session).unwrap();
     rustix::net::shutdown(&half, Shutdown::Read).unwrap();
@@ -118,7 +121,7 @@ fn nonsense_changes_nothing() {
     // Asks for ever and never reads.
     let deaf = dial(&session).unwrap();
     for _ in 0..10_000 {
-        if wire::send_with(&deaf, &Request::Snapshot, &[]).is_err() {
+        if wire::send_with(&deaf, &SessionRequest::Snapshot, &[]).is_err() {
             break;
         }
     }
@@ -129,7 +132,7 @@ fn nonsense_changes_nothing() {
 fn thousands_of_connections_leave_room_for_the_next() {
     let session = Session::start();
     let mut client = session.connect();
-    let number = client.run(&Run::new("sleep 1; echo done")).unwrap();
+    let number = client.run(&ShellCommand::new("sleep 1; echo done")).unwrap();
     let mut idle = Vec::new();
     for _ in 0..3000 {
         idle.extend(dial(&session).ok());
@@ -179,4 +182,24 @@ fn idle_host_is_small() {
     };
     until("the host has settled", || private() <= 1024);
     println!("private {} KiB", private());
+}
+
+/// spec: 13.15
+#[test]
+fn a_client_that_waited_for_an_end_can_read_the_log_however_many_commands_end_meanwhile() {
+    let session = Session::start();
+    let (mut slow, mut busy) = (session.connect(), session.connect());
+    let number = slow.run(&ShellCommand::new("echo kept")).unwrap();
+    assert!(slow.wait_end(number, Some(Instant::now() + PATIENCE)).unwrap().began);
+    let enough = |client: &mut _| {
+        for _ in 0..20 {
+            sh(client, "echo more");
+        }
+    };
+    enough(&mut busy);
+    assert!(slow.log(number, LogPosition::Start).is_ok());
+    assert!(busy.log(number + 1, LogPosition::Start).is_err(), "only the last commands are kept");
+    drop(slow);
+    enough(&mut busy);
+    assert!(busy.log(number, LogPosition::Start).is_err());
 }

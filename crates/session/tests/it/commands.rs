@@ -1,6 +1,6 @@
 //! What commands print, how they end, and what of them persists.
 
-use penfold_session::{EndKind, Run};
+use penfold_session::{EndKind, ShellCommand};
 
 use crate::support::{Session, run, sh};
 use crate::table::{FUNCTIONS, TABLE};
@@ -69,8 +69,10 @@ fn variables_of_one_command_are_restored() {
     sh(&mut client, "export was=\"it's old\"; plain=p; readonly fixed=f");
     let env =
         ["was", "plain", "fresh", "fixed"].map(|name| (name.to_owned(), "it's \"new\" $x\n2".to_owned()));
-    let with =
-        Run { env: env.to_vec(), ..Run::new("env -0 | grep -zE '^(was|plain|fresh|fixed)=' | sort -z") };
+    let with = ShellCommand {
+        env: env.to_vec(),
+        ..ShellCommand::new("env -0 | grep -zE '^(was|plain|fresh|fixed)=' | sort -z")
+    };
     let done = run(&mut client, &with);
     assert_eq!(
         done.out(),
@@ -83,7 +85,7 @@ fn variables_of_one_command_are_restored() {
     );
     assert_eq!(after.out(), "it's old\np\nunset f\n0\n");
     for bad in ["", "1a", "a b", "a=b", "ä"] {
-        let run = Run { env: vec![(bad.to_owned(), String::new())], ..Run::new("true") };
+        let run = ShellCommand { env: vec![(bad.to_owned(), String::new())], ..ShellCommand::new("true") };
         assert!(client.run(&run).is_err(), "{bad:?}");
     }
 }
@@ -95,16 +97,16 @@ fn directory_of_one_command_is_restored() {
     sh(&mut client, "mkdir -p \"it's a dir\"; ln -s \"it's a dir\" link; cd link; cd ..; cd link");
     let here = sh(&mut client, "pwd").out();
     assert!(here.ends_with("/link\n"), "{here}");
-    let there = Run { cwd: Some("/usr".to_owned()), ..Run::new("pwd; (exit 5)") };
+    let there = ShellCommand { cwd: Some("/usr".to_owned()), ..ShellCommand::new("pwd; (exit 5)") };
     let done = run(&mut client, &there);
     assert_eq!((done.out().as_str(), done.end.code), ("/usr\n", 5));
     assert_eq!(sh(&mut client, "echo $?; pwd").out(), format!("5\n{here}"));
-    let missing = Run { cwd: Some("/no/such's".to_owned()), ..Run::new("echo ran") };
+    let missing = ShellCommand { cwd: Some("/no/such's".to_owned()), ..ShellCommand::new("echo ran") };
     let done = run(&mut client, &missing);
     assert_eq!((done.out().as_str(), done.end.code), ("", 1));
     assert_eq!(done.err(), "Failed to change directory to '/no/such's'\n");
     assert_eq!(sh(&mut client, "pwd").out(), here);
-    assert!(client.run(&Run { cwd: Some("/\0".to_owned()), ..Run::new("true") }).is_err());
+    assert!(client.run(&ShellCommand { cwd: Some("/\0".to_owned()), ..ShellCommand::new("true") }).is_err());
 }
 
 #[test]
@@ -112,15 +114,15 @@ fn status_of_the_last_command_is_visible_in_a_wrapped_one() {
     let session = Session::start();
     let mut client = session.connect();
     sh(&mut client, "(exit 9)");
-    let wrapped = Run {
+    let wrapped = ShellCommand {
         cwd: Some("/".to_owned()),
         env: vec![("a".to_owned(), "b".to_owned())],
-        ..Run::new("echo $? $a $PWD")
+        ..ShellCommand::new("echo $? $a $PWD")
     };
     assert_eq!(run(&mut client, &wrapped).out(), "9 b /\n");
     sh(&mut client, "set -eu; trap 'echo trapped' ERR");
     assert_eq!(run(&mut client, &wrapped).out(), "0 b /\n");
-    let done = run(&mut client, &Run { command: "false; echo more".to_owned(), ..wrapped });
+    let done = run(&mut client, &ShellCommand { command: "false; echo more".to_owned(), ..wrapped });
     assert_eq!((done.end.how, done.end.code, done.out().as_str()), (EndKind::ShellExited, 1, "trapped\n"));
 }
 
@@ -128,7 +130,7 @@ fn status_of_the_last_command_is_visible_in_a_wrapped_one() {
 fn nul_in_a_command_is_refused() {
     let session = Session::start();
     let mut client = session.connect();
-    let refused = client.run(&Run::new("echo a\0b")).expect_err("refused");
+    let refused = client.run(&ShellCommand::new("echo a\0b")).expect_err("refused");
     assert!(refused.to_string().contains("NUL"), "{refused}");
     assert_eq!(sh(&mut client, "echo ok").end.number, 1);
 }
@@ -157,16 +159,20 @@ fn large_output_is_kept_whole() {
 fn output_beyond_the_limit_is_counted() {
     let session = Session::start();
     let mut client = session.connect();
-    let small = Run { output_limit: Some(1 << 20), ..Run::new("head -c 10000000 /dev/zero") };
+    let small =
+        ShellCommand { output_limit: Some(1 << 20), ..ShellCommand::new("head -c 10000000 /dev/zero") };
     let done = run(&mut client, &small);
     let kept = u64::try_from(done.out.len()).unwrap();
     assert_eq!(done.end.stdout_bytes, 10_000_000);
     assert_eq!(done.end.truncated_bytes, 10_000_000 - kept);
     assert!((500_000..=1 << 20).contains(&kept), "{kept}");
-    let exact =
-        run(&mut client, &Run { output_limit: Some(1 << 20), ..Run::new("head -c 100000 /dev/zero") });
+    let exact = run(
+        &mut client,
+        &ShellCommand { output_limit: Some(1 << 20), ..ShellCommand::new("head -c 100000 /dev/zero") },
+    );
     assert_eq!((exact.end.truncated_bytes, exact.out.len()), (0, 100_000));
-    let last = run(&mut client, &Run { output_limit: Some(1 << 16), ..Run::new("seq 100000") });
+    let last =
+        run(&mut client, &ShellCommand { output_limit: Some(1 << 16), ..ShellCommand::new("seq 100000") });
     assert!(last.out().ends_with("99999\n100000\n"), "the end is kept");
 }
 
@@ -220,9 +226,12 @@ fn directory_and_variables_of_one_command_need_no_name_that_a_function_has() {
     let mut client = session.connect();
     sh(&mut client, &format!("{FUNCTIONS}\nprintf() {{ .; }}"));
     let env = vec![("A".to_owned(), "1".to_owned())];
-    let done = run(&mut client, &Run { cwd: Some("/usr".to_owned()), env, ..Run::new("echo $A $PWD; f") });
+    let done = run(
+        &mut client,
+        &ShellCommand { cwd: Some("/usr".to_owned()), env, ..ShellCommand::new("echo $A $PWD; f") },
+    );
     assert_eq!((done.out().as_str(), done.err().as_str(), done.end.code), ("1 /usr\n", "", 5));
-    let nowhere = Run { cwd: Some("/nowhere".to_owned()), ..Run::new("echo ran") };
+    let nowhere = ShellCommand { cwd: Some("/nowhere".to_owned()), ..ShellCommand::new("echo ran") };
     let done = run(&mut client, &nowhere);
     let said = "Failed to change directory to '/nowhere'\n";
     assert_eq!((done.out().as_str(), done.err().as_str(), done.end.code), ("", said, 1));

@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_session::{Client, EndKind, Run};
+use penfold_session::{EndKind, SessionClient, ShellCommand};
 
 use crate::support::{Done, Session, run, sh, until, wait};
 
-fn limited(text: &str, timeout_ms: u64) -> Run {
-    Run { timeout_ms: Some(timeout_ms), grace_ms: Some(200), ..Run::new(text) }
+fn limited(text: &str, timeout_ms: u64) -> ShellCommand {
+    ShellCommand { timeout_ms: Some(timeout_ms), grace_ms: Some(200), ..ShellCommand::new(text) }
 }
 
 /// Sets what every case must keep.
-fn prepare(client: &mut Client) {
+fn prepare(client: &mut SessionClient) {
     sh(client, "kept=yes; f() { echo f$kept; }; cd /usr; mkfifo \"$OLDPWD/fifo\"; fifo=$OLDPWD/fifo");
 }
 
-fn is_kept(client: &mut Client, place: &str) {
+fn is_kept(client: &mut SessionClient, place: &str) {
     let done = sh(client, "f; pwd; echo $-");
     assert!(done.out().starts_with("fyes\n/usr\n"), "{place}: {done:?}");
 }
@@ -133,9 +133,9 @@ fn background_jobs_of_earlier_commands_are_left_alone() {
 fn client_interrupts_a_running_and_a_waiting_command() {
     let session = Session::start();
     let mut client = session.connect();
-    let first = client.run(&Run::new("echo begun; sleep 1000; echo more")).unwrap();
-    let second = client.run(&Run::new("echo second")).unwrap();
-    let third = client.run(&Run::new("echo third")).unwrap();
+    let first = client.run(&ShellCommand::new("echo begun; sleep 1000; echo more")).unwrap();
+    let second = client.run(&ShellCommand::new("echo second")).unwrap();
+    let third = client.run(&ShellCommand::new("echo third")).unwrap();
     client.interrupt(second).unwrap();
     let done = wait(&mut client, second);
     assert_eq!((done.end.how, done.end.began), (EndKind::Interrupted, false));
@@ -152,7 +152,7 @@ fn polite_process_has_its_grace() {
     let session = Session::start();
     let mut client = session.connect();
     let text = "bash -c 'trap \"echo asked; exit 5\" TERM; while :; do sleep 0.01; done'";
-    let done = run(&mut client, &Run { grace_ms: Some(10_000), ..limited(text, 200) });
+    let done = run(&mut client, &ShellCommand { grace_ms: Some(10_000), ..limited(text, 200) });
     assert_eq!((done.end.how, done.out().as_str()), (EndKind::TimedOut, "asked\n"), "{done:?}");
 }
 
@@ -162,8 +162,10 @@ fn time_limit_that_coincides_with_the_end_hits_nothing_else() {
     let mut client = session.connect();
     prepare(&mut client);
     for round in 0..100 {
-        let done: Done =
-            run(&mut client, &Run { timeout_ms: Some(2), ..Run::new("sleep 0.0015; echo done") });
+        let done: Done = run(
+            &mut client,
+            &ShellCommand { timeout_ms: Some(2), ..ShellCommand::new("sleep 0.0015; echo done") },
+        );
         let fits = match done.end.how {
             EndKind::Exited => done.out() == "done\n",
             EndKind::TimedOut => !done.end.replaced,
@@ -180,7 +182,7 @@ fn storm_of_processes_ends() {
     let mut client = session.connect();
     let text = "f() { (trap '' TERM; while :; do sleep 0.005 & sleep 0.001; done) & }; f; f; f; wait";
     let began = Instant::now();
-    let done = run(&mut client, &Run { grace_ms: Some(50), ..limited(text, 200) });
+    let done = run(&mut client, &ShellCommand { grace_ms: Some(50), ..limited(text, 200) });
     assert_eq!((done.end.how, done.end.remaining.len()), (EndKind::TimedOut, 0), "{done:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(session.processes().len(), 1);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_session::Run;
+use penfold_session::ShellCommand;
 
 use crate::support::{Session, sh};
 
@@ -14,7 +14,7 @@ fn short_command_takes_little_time() {
     let mut times: Vec<Duration> = (0..300)
         .map(|_| {
             let began = Instant::now();
-            let number = client.run(&Run::new("true")).unwrap();
+            let number = client.run(&ShellCommand::new("true")).unwrap();
             client.wait_end(number, None).unwrap();
             began.elapsed()
         })

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use penfold_session::host::{self, Config};
-use penfold_session::{Client, CommandEnd, Run};
-use penfold_state::log::{Entry, From, Stream};
+use penfold_session::session_host::{self, SessionConfig};
+use penfold_session::{CommandEnd, SessionClient, ShellCommand};
+use penfold_state::log::{LogEntry, LogPosition, Stream};
 use tempfile::TempDir;
 
 /// The time that anything may take.
@@ -19,8 +19,9 @@ pub fn host() {
     let mut words = std::env::args_os().skip(2);
     let record = PathBuf::from(words.next().expect("a record"));
     let directory = words.next().map(PathBuf::from);
-    let config = Config { record, name: NAME.to_owned(), directory, shell: "bash".into(), identity: None };
-    match host::run(config) {
+    let config =
+        SessionConfig { record, name: NAME.to_owned(), directory, shell: "bash".into(), identity: None };
+    match session_host::run_session_host(config) {
         Ok(never) => match never {},
         Err(error) => panic!("{error:?}"),
     }
@@ -66,10 +67,10 @@ impl Session {
         Session { record, _work: work, host }
     }
 
-    pub fn connect(&self) -> Client {
+    pub fn connect(&self) -> SessionClient {
         let dir = open(self.record.path());
         let dir = std::os::fd::AsFd::as_fd(&dir);
-        Client::connect_in(dir, self.record.path(), NAME, PATIENCE, || false).expect("a host")
+        SessionClient::connect_in(dir, self.record.path(), NAME, PATIENCE, || false).expect("a host")
     }
 
     /// The processes below the host.
@@ -101,18 +102,18 @@ pub fn open(path: &Path) -> OwnedFd {
 }
 
 /// Runs a command to its end.
-pub fn run(client: &mut Client, run: &Run) -> Done {
+pub fn run(client: &mut SessionClient, run: &ShellCommand) -> Done {
     let number = client.run(run).expect("accepted");
     wait(client, number)
 }
 
-pub fn wait(client: &mut Client, number: u64) -> Done {
+pub fn wait(client: &mut SessionClient, number: u64) -> Done {
     let end = client.wait_end(number, Some(Instant::now() + PATIENCE)).expect("an end");
     let (mut out, mut err) = (Vec::new(), Vec::new());
     if end.began {
-        let mut reader = client.log(number, From::Start).expect("a log");
+        let mut reader = client.log(number, LogPosition::Start).expect("a log");
         while let Some(entry) = reader.next_entry().expect("a readable log") {
-            if let Entry::Data { stream, bytes, .. } = entry {
+            if let LogEntry::Data { stream, bytes, .. } = entry {
                 if stream == Stream::Stdout { out.extend(bytes) } else { err.extend(bytes) }
             }
         }
@@ -121,8 +122,8 @@ pub fn wait(client: &mut Client, number: u64) -> Done {
 }
 
 /// Runs a text to its end.
-pub fn sh(client: &mut Client, text: &str) -> Done {
-    run(client, &Run::new(text))
+pub fn sh(client: &mut SessionClient, text: &str) -> Done {
+    run(client, &ShellCommand::new(text))
 }
 
 /// Repeats until it is true.

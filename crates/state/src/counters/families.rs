@@ -2,7 +2,7 @@
 
 use penfold_teardown::Cause;
 
-use super::Mode;
+use super::StartMode;
 use super::store::{Counters, DAMAGED};
 
 /// The upper bounds of the buckets of `penfold_teardown_seconds`, in microseconds.
@@ -10,7 +10,7 @@ pub const BOUNDS_US: [u64; 11] = [
     1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
-const MODES: [Mode; 2] = [Mode::Detached, Mode::Foreground];
+const MODES: [StartMode; 2] = [StartMode::Detached, StartMode::Foreground];
 
 const CAUSES: [Cause; 14] = [
     Cause::Exit,
@@ -64,27 +64,27 @@ const OTHER: &str = "other";
 
 /// Counters of one name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Family {
+pub struct CounterFamily {
     /// The name, without the prefix `penfold_` and without the suffix `_total` of a counter.
     pub name: &'static str,
     /// What it counts.
     pub help: &'static str,
     /// One for each set of labels.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CounterSample>,
 }
 
 /// A counter with its labels.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct CounterSample {
     /// Names and values.
     pub labels: Vec<(&'static str, &'static str)>,
     /// The number.
-    pub value: Value,
+    pub value: CounterValue,
 }
 
 /// The value of a counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum CounterValue {
     /// A number of events.
     Count(u64),
     /// Times.
@@ -98,19 +98,22 @@ pub enum Value {
 
 impl Counters {
     /// All counters, also those that are zero: a monitor that has never seen a counter misses its first step.
-    pub fn families(&self) -> Vec<Family> {
+    pub fn families(&self) -> Vec<CounterFamily> {
         let number = |key: String| self.numbers.get(&key).copied().unwrap_or(0);
-        let count = |key| Value::Count(number(key));
+        let count = |key| CounterValue::Count(number(key));
         let by_kind = |name, help, key: &'static str, kinds: &[&'static str]| {
             let sample =
-                |&kind| Sample { labels: vec![("kind", kind)], value: count(format!("{key}/{kind}")) };
-            Family { name, help, samples: kinds.iter().map(sample).collect() }
+                |&kind| CounterSample { labels: vec![("kind", kind)], value: count(format!("{key}/{kind}")) };
+            CounterFamily { name, help, samples: kinds.iter().map(sample).collect() }
         };
-        let single =
-            |name, help, value| Family { name, help, samples: vec![Sample { labels: Vec::new(), value }] };
+        let single = |name, help, value| CounterFamily {
+            name,
+            help,
+            samples: vec![CounterSample { labels: Vec::new(), value }],
+        };
         let buckets = (0..=BOUNDS_US.len()).map(|index| number(format!("seconds/{index}"))).collect();
-        let seconds = Value::Histogram { sum_us: number("seconds/sum_us".to_owned()), buckets };
-        let ended = ends().map(|(mode, cause, verified)| Sample {
+        let seconds = CounterValue::Histogram { sum_us: number("seconds/sum_us".to_owned()), buckets };
+        let ended = ends().map(|(mode, cause, verified)| CounterSample {
             labels: vec![
                 ("mode", mode.word()),
                 ("cause", cause_word(cause)),
@@ -119,7 +122,7 @@ impl Counters {
             value: count(ended_key(mode, cause, verified)),
         });
         vec![
-            Family {
+            CounterFamily {
                 name: "sandboxes_ended",
                 help: "Sandboxes whose end penfold has answered for; in the foreground only if something went wrong",
                 samples: ended.collect(),
@@ -152,7 +155,7 @@ impl Counters {
     }
 }
 
-fn ends() -> impl Iterator<Item = (Mode, Cause, bool)> {
+fn ends() -> impl Iterator<Item = (StartMode, Cause, bool)> {
     let causes = MODES.into_iter().flat_map(|mode| CAUSES.into_iter().map(move |cause| (mode, cause)));
     causes.flat_map(|(mode, cause)| [true, false].map(|verified| (mode, cause, verified)))
 }
@@ -162,18 +165,18 @@ fn released_kinds() -> Vec<&'static str> {
 }
 
 /// The key of the ends of sandboxes.
-pub(super) fn ended_key(mode: Mode, cause: Cause, verified: bool) -> String {
+pub(super) fn ended_key(mode: StartMode, cause: Cause, verified: bool) -> String {
     let verified = if verified { "verified" } else { "unverified" };
     format!("ended/{}/{}/{verified}", mode.word(), cause_word(cause))
 }
 
 /// The bucket of a time: an index of [`BOUNDS_US`], or their number.
-pub(super) fn bucket(us: u64) -> usize {
+pub(super) fn time_bucket(us: u64) -> usize {
     BOUNDS_US.iter().position(|&bound| us <= bound).unwrap_or(BOUNDS_US.len())
 }
 
 /// The kind of a resource, from the words of its step: `directory`, for ``directory `/a` ``.
-pub(super) fn released(what: &str) -> &'static str {
+pub(super) fn resource_kind(what: &str) -> &'static str {
     let words = what.split(['`', '/']).next().unwrap_or_default();
     let is_kind = |begin: &str| {
         let mut words = words.split(' ').filter(|word| !word.is_empty());
@@ -209,7 +212,7 @@ pub(super) fn cause_word(cause: Cause) -> &'static str {
 
 /// Every key of this version.
 #[cfg(test)]
-pub(super) fn keys() -> Vec<String> {
+pub(super) fn counter_keys() -> Vec<String> {
     let ended = ends().map(|(mode, cause, verified)| ended_key(mode, cause, verified));
     let seconds = (0..=BOUNDS_US.len()).map(|index| format!("seconds/{index}"));
     let leaks = LEAKS.iter().flat_map(|kind| [format!("leak-found/{kind}"), format!("leak-mended/{kind}")]);
@@ -248,26 +251,26 @@ mod tests {
             ("notes in outer sandboxes", "other"),
             ("`/srv/own`", "path"),
         ] {
-            assert_eq!(released(what), kind, "{what}");
+            assert_eq!(resource_kind(what), kind, "{what}");
         }
     }
 
     #[test]
     fn all_counters_fit_at_ten_billion_each() {
-        let numbers = keys().into_iter().map(|key| (key, 10_000_000_000)).collect();
-        assert!(store::text(&numbers).is_some());
+        let numbers = counter_keys().into_iter().map(|key| (key, 10_000_000_000)).collect();
+        assert!(store::counters_text(&numbers).is_some());
     }
 
     #[test]
     fn every_key_is_shown() {
-        let numbers: BTreeMap<_, _> = keys().into_iter().map(|key| (key, 1)).collect();
+        let numbers: BTreeMap<_, _> = counter_keys().into_iter().map(|key| (key, 1)).collect();
         let shown: u64 = Counters { numbers: numbers.clone(), is_damaged: false }
             .families()
             .iter()
             .flat_map(|family| &family.samples)
             .map(|sample| match &sample.value {
-                Value::Count(number) => *number,
-                Value::Histogram { sum_us, buckets } => sum_us + buckets.iter().sum::<u64>(),
+                CounterValue::Count(number) => *number,
+                CounterValue::Histogram { sum_us, buckets } => sum_us + buckets.iter().sum::<u64>(),
             })
             .sum();
         assert_eq!(usize::try_from(shown).unwrap(), numbers.len());

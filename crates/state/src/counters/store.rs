@@ -14,8 +14,8 @@ use rustix::fs::{CWD, FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::events::open_plain;
-use crate::fnv::fnv;
-use crate::lock::pause;
+use crate::fnv::fnv_hash;
+use crate::lock::pause_for_lock;
 use crate::record::{StateError, open_private};
 
 /// The name of the file in a state root.
@@ -41,7 +41,7 @@ pub struct Counters {
 ///
 /// # Errors
 /// When the file cannot be read, belongs to another user, or is no plain file.
-pub fn read(root: &Path) -> Result<Counters, StateError> {
+pub fn read_counters(root: &Path) -> Result<Counters, StateError> {
     let dir = match open_private(CWD, root) {
         Ok(dir) => dir,
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -65,7 +65,7 @@ pub fn read(root: &Path) -> Result<Counters, StateError> {
 }
 
 /// Adds to the counters of a state root.
-pub(super) fn add(root: &Path, counts: &BTreeMap<String, u64>) -> io::Result<()> {
+pub(super) fn add_counters(root: &Path, counts: &BTreeMap<String, u64>) -> io::Result<()> {
     let dir = open_private(CWD, root).map_err(io::Error::other)?;
     let (file, _) = open_plain(dir.as_fd(), NAME, OFlags::RDWR | OFlags::CREATE)?;
     lock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -75,7 +75,7 @@ pub(super) fn add(root: &Path, counts: &BTreeMap<String, u64>) -> io::Result<()>
         let sum = numbers.entry(key.clone()).or_default();
         *sum = sum.saturating_add(*number);
     }
-    let text = text(&numbers).ok_or(io::ErrorKind::FileTooLarge)?;
+    let text = counters_text(&numbers).ok_or(io::ErrorKind::FileTooLarge)?;
     if before.len() > SIZE {
         rustix::fs::ftruncate(&file, u64::try_from(SIZE).unwrap_or(0))?;
     }
@@ -95,7 +95,7 @@ fn lock(file: &OwnedFd, operation: FlockOperation) -> io::Result<()> {
     let mut tries = 0;
     loop {
         match rustix::fs::flock(file, operation) {
-            Err(Errno::WOULDBLOCK | Errno::INTR) if begun.elapsed() < LOCK_TIMEOUT => pause(tries),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if begun.elapsed() < LOCK_TIMEOUT => pause_for_lock(tries),
             other => return Ok(other?),
         }
         tries = tries.saturating_add(1);
@@ -137,7 +137,7 @@ fn parse(text: &[u8]) -> Option<BTreeMap<String, u64>> {
 }
 
 /// The text of a file with these numbers; `None` if they do not fit.
-pub(super) fn text(numbers: &BTreeMap<String, u64>) -> Option<String> {
+pub(super) fn counters_text(numbers: &BTreeMap<String, u64>) -> Option<String> {
     let mut lines = String::with_capacity(SIZE);
     for (key, number) in numbers {
         // Writing to a String cannot fail.
@@ -150,7 +150,7 @@ pub(super) fn text(numbers: &BTreeMap<String, u64>) -> Option<String> {
 }
 
 fn checksum(lines: &str) -> String {
-    format!("{:032x}", fnv(lines.as_bytes()))
+    format!("{:032x}", fnv_hash(lines.as_bytes()))
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn number(root: &Path, key: &str) -> u64 {
-        read(root).unwrap().numbers.get(key).copied().unwrap_or(0)
+        read_counters(root).unwrap().numbers.get(key).copied().unwrap_or(0)
     }
 
     /// spec: 10.5
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn without_a_root_or_a_file_all_are_zero_and_nothing_is_made() {
         let root = TempDir::new().unwrap();
-        assert_eq!(read(root.path()).unwrap(), Counters::default());
+        assert_eq!(read_counters(root.path()).unwrap(), Counters::default());
         let none = root.path().join("none");
-        assert_eq!(read(&none).unwrap(), Counters::default());
+        assert_eq!(read_counters(&none).unwrap(), Counters::default());
         leak().add_to(&none).unwrap_err();
         assert!(!none.try_exists().unwrap());
     }
@@ -216,7 +216,7 @@ mod tests {
         let longer = [whole.as_slice(), b"\n"].concat();
         for damage in [&whole[..100], &flipped, &longer, b"x\n", b"\xff\xfe"] {
             fs::write(&path, damage).unwrap();
-            let found = read(root.path()).unwrap();
+            let found = read_counters(root.path()).unwrap();
             assert!(found.is_damaged && found.numbers.is_empty(), "{damage:?}");
             leak().add_to(root.path()).unwrap();
             assert_eq!((number(root.path(), DAMAGED), number(root.path(), "leak-found/record")), (1, 1));
@@ -254,7 +254,7 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
             let found = number(root.path(), "leak-found/record");
-            assert!(found >= before + 100 && !read(root.path()).unwrap().is_damaged);
+            assert!(found >= before + 100 && !read_counters(root.path()).unwrap().is_damaged);
             assert_eq!(number(root.path(), "leak-mended/record"), found);
             before = found;
         }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn keys_of_a_newer_version_are_kept() {
         let root = TempDir::new().unwrap();
-        let newer = text(&BTreeMap::from([("new/thing".to_owned(), 7)])).unwrap();
+        let newer = counters_text(&BTreeMap::from([("new/thing".to_owned(), 7)])).unwrap();
         fs::write(root.path().join(NAME), newer).unwrap();
         leak().add_to(root.path()).unwrap();
         assert_eq!(number(root.path(), "new/thing"), 7);
@@ -276,16 +276,16 @@ mod tests {
         fs::write(&target, "x").unwrap();
         symlink(&target, root.path().join(NAME)).unwrap();
         leak().add_to(root.path()).unwrap_err();
-        read(root.path()).unwrap_err();
+        read_counters(root.path()).unwrap_err();
         assert_eq!(fs::read(&target).unwrap(), b"x");
     }
 
     #[test]
     fn what_is_written_is_read() {
         let numbers = BTreeMap::from([("a/b".to_owned(), 0), ("c".to_owned(), u64::MAX)]);
-        let text = text(&numbers).unwrap();
+        let text = counters_text(&numbers).unwrap();
         assert_eq!(text.len(), SIZE);
         assert_eq!(parse(text.as_bytes()), Some(numbers));
-        assert_eq!(super::text(&BTreeMap::from([("k".repeat(SIZE), 1)])), None);
+        assert_eq!(super::counters_text(&BTreeMap::from([("k".repeat(SIZE), 1)])), None);
     }
 }

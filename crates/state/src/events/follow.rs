@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::reader::Reader;
+use super::reader::EventReader;
 use super::root_watch::RootWatch;
 use crate::record::StateError;
 
@@ -17,25 +17,25 @@ const WITH_WATCH: Duration = Duration::from_millis(500);
 
 /// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waited {
+pub enum EventWaitEnd {
     /// There may be more to read.
     More,
     /// The reader's peer has closed its end.
     HungUp,
 }
 
-impl Reader {
+impl EventReader {
     /// Waits until there may be more to read. With `peer`, the call also returns when the other end of `peer` closes.
     ///
     /// # Errors
     /// Those of poll(2).
-    pub fn wait(&mut self, peer: Option<BorrowedFd<'_>>) -> Result<Waited, StateError> {
+    pub fn wait(&mut self, peer: Option<BorrowedFd<'_>>) -> Result<EventWaitEnd, StateError> {
         self.watch = self.watch.take().filter(|watch| watch.is_on(&self.root));
         if self.watch.is_none() {
             self.watch = RootWatch::on(&self.root);
             if self.watch.is_some() {
                 // The new watch did not report earlier writes.
-                return Ok(Waited::More);
+                return Ok(EventWaitEnd::More);
             }
         }
         let mut fds = Vec::with_capacity(2);
@@ -52,11 +52,11 @@ impl Reader {
             }
         }
         if peer.is_some() && fds.first().is_some_and(|fd| !fd.revents().is_empty()) {
-            return Ok(Waited::HungUp);
+            return Ok(EventWaitEnd::HungUp);
         }
         if let Some(root) = &self.watch {
             root.watch.clear();
         }
-        Ok(Waited::More)
+        Ok(EventWaitEnd::More)
     }
 }

@@ -5,17 +5,17 @@ use std::io;
 use rustix::net::SendFlags;
 use serde::Serialize;
 
-use super::sentence::{priority, sentence};
+use super::sentence::{event_priority, event_sentence};
 use super::store::{ends_a_line, write_line};
-use super::{About, Event, EventKind};
+use super::{Event, EventKind, EventSubject};
 use crate::event_log::{EventLog, connect_journald, open_file};
-use crate::time::rfc3339;
+use crate::time::format_rfc3339;
 
 /// Writes events, without waiting for a reader or for room.
 ///
 /// # Errors
 /// Events that were not written are lost.
-pub(super) fn write(event_log: &EventLog, events: &[Event]) -> io::Result<()> {
+pub(super) fn write_events(event_log: &EventLog, events: &[Event]) -> io::Result<()> {
     // The steps of a teardown are for those who ask for them, as with `penfold events`.
     let mut events =
         events.iter().filter(|event| !matches!(event.what, EventKind::TeardownStep { .. })).peekable();
@@ -61,22 +61,22 @@ impl Event {
     pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         /// An event with its time as text.
         #[derive(Serialize)]
-        struct Shown<'a> {
+        struct TimedEvent<'a> {
             schema: u32,
             time: &'a str,
             #[serde(flatten)]
-            about: &'a About,
+            about: &'a EventSubject,
             #[serde(flatten)]
             what: &'a EventKind,
         }
         let Event { schema, time_ns, about, what } = self;
-        serde_json::to_vec(&Shown { schema: *schema, time: &rfc3339(*time_ns), about, what })
+        serde_json::to_vec(&TimedEvent { schema: *schema, time: &format_rfc3339(*time_ns), about, what })
     }
 }
 
 /// Returns the fields of an event, in the native protocol of journald.
 fn datagram(event: &Event) -> io::Result<Vec<u8>> {
-    let About { id, name, .. } = &event.about;
+    let EventSubject { id, name, .. } = &event.about;
     let mut datagram = Vec::with_capacity(1024);
     let mut field = |key: &str, value: &[u8]| {
         datagram.extend_from_slice(key.as_bytes());
@@ -90,8 +90,8 @@ fn datagram(event: &Event) -> io::Result<Vec<u8>> {
         datagram.extend_from_slice(value);
         datagram.push(b'\n');
     };
-    field("MESSAGE", sentence(event).as_bytes());
-    field("PRIORITY", priority(&event.what).to_string().as_bytes());
+    field("MESSAGE", event_sentence(event).as_bytes());
+    field("PRIORITY", event_priority(&event.what).to_string().as_bytes());
     field("SYSLOG_IDENTIFIER", b"penfold");
     field("PENFOLD_ID", id.as_bytes());
     if let Some(name) = name {
@@ -109,10 +109,10 @@ mod tests {
     /// spec: 28.3
     #[test]
     fn values_with_line_feeds_have_their_length_before_them() {
-        let about = About {
+        let about = EventSubject {
             id: "0123456789ab".to_owned(),
             name: Some("a\nPRIORITY=0".to_owned()),
-            ..About::default()
+            ..EventSubject::default()
         };
         let what = EventKind::Exec { number: 1, command: vec!["true".to_owned()] };
         let text = datagram(&Event { schema: 1, time_ns: 0, about, what }).unwrap();

@@ -19,7 +19,7 @@ const TRIES: u32 = 32;
 
 /// The place where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum EventPosition {
     /// At the oldest event that is kept.
     Start,
     /// After the newest event.
@@ -28,7 +28,7 @@ pub enum From {
 
 /// An item that a reader returns.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum EventEntry {
     /// An event.
     Event(Box<Event>),
     /// A line that is no event, or an event of a kind or format unknown to this version.
@@ -37,10 +37,10 @@ pub enum Entry {
 
 /// A reader of events: holds one buffer, takes no lock.
 #[derive(Debug)]
-pub struct Reader {
+pub struct EventReader {
     pub(super) root: PathBuf,
     pub(super) watch: Option<RootWatch>,
-    file: Option<Reading>,
+    file: Option<EventFile>,
     buffer: Vec<u8>,
     /// The unread part of the buffer.
     begin: usize,
@@ -50,19 +50,19 @@ pub struct Reader {
 }
 
 #[derive(Debug)]
-struct Reading {
+struct EventFile {
     fd: OwnedFd,
     stat: Stat,
     offset: u64,
 }
 
-impl Reader {
+impl EventReader {
     /// Opens the events of a state root. Neither the events nor the root need exist yet.
     ///
     /// # Errors
     /// When the events cannot be read, belong to another user, or are no plain file.
-    pub fn open(root: &Path, from: From) -> Result<Reader, StateError> {
-        let mut reader = Reader {
+    pub fn open(root: &Path, from: EventPosition) -> Result<EventReader, StateError> {
+        let mut reader = EventReader {
             root: root.to_owned(),
             watch: None,
             file: None,
@@ -71,9 +71,9 @@ impl Reader {
             end: 0,
             skipping: false,
         };
-        if from == From::End {
+        if from == EventPosition::End {
             reader.file = reader.open_named(CURRENT)?;
-            if let Some(Reading { fd, offset, .. }) = &mut reader.file {
+            if let Some(EventFile { fd, offset, .. }) = &mut reader.file {
                 let size = rustix::fs::seek(&*fd, SeekFrom::End(0)).map_err(reading(root))?;
                 // The last line may be half written.
                 *offset = size.saturating_sub(1);
@@ -88,7 +88,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the events cannot be read.
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, StateError> {
+    pub fn next_entry(&mut self) -> Result<Option<EventEntry>, StateError> {
         loop {
             if let Some(entry) = self.take_line() {
                 return Ok(Some(entry));
@@ -105,20 +105,20 @@ impl Reader {
             let cut_off = self.begin < self.end && !self.skipping;
             (self.begin, self.end, self.skipping) = (0, 0, false);
             if cut_off {
-                return Ok(Some(Entry::Skipped));
+                return Ok(Some(EventEntry::Skipped));
             }
         }
     }
 
     /// Takes a line out of the buffer, if there is a whole one.
-    fn take_line(&mut self) -> Option<Entry> {
+    fn take_line(&mut self) -> Option<EventEntry> {
         loop {
             let rest = self.buffer.get(self.begin..self.end).unwrap_or_default();
             let Some(length) = rest.iter().position(|&byte| byte == b'\n') else {
                 if self.skipping || rest.len() == BUFFER {
                     let longer = !std::mem::replace(&mut self.skipping, true);
                     self.begin = self.end;
-                    return longer.then_some(Entry::Skipped);
+                    return longer.then_some(EventEntry::Skipped);
                 }
                 return None;
             };
@@ -158,7 +158,7 @@ impl Reader {
 
     /// Opens the next file, if there is one: the previous file, or the current file if the previous one is already
     /// open.
-    fn next_file(&mut self) -> Result<Option<Reading>, StateError> {
+    fn next_file(&mut self) -> Result<Option<EventFile>, StateError> {
         for _ in 0..TRIES {
             let Some(current) = self.open_named(CURRENT)? else { break };
             if self.is_open(&current) {
@@ -175,16 +175,16 @@ impl Reader {
         Ok(None)
     }
 
-    fn is_open(&self, other: &Reading) -> bool {
+    fn is_open(&self, other: &EventFile) -> bool {
         let same =
-            |file: &Reading| (file.stat.st_dev, file.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino);
+            |file: &EventFile| (file.stat.st_dev, file.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino);
         self.file.as_ref().is_some_and(same)
     }
 
-    fn open_named(&self, name: &str) -> Result<Option<Reading>, StateError> {
+    fn open_named(&self, name: &str) -> Result<Option<EventFile>, StateError> {
         let Some(dir) = open_dir(&self.root)? else { return Ok(None) };
         match open_plain(dir.as_fd(), name, OFlags::RDONLY) {
-            Ok((fd, stat)) => Ok(Some(Reading { fd, stat, offset: 0 })),
+            Ok((fd, stat)) => Ok(Some(EventFile { fd, stat, offset: 0 })),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
                 Err(StateError::Io { act: "open", path: self.root.join(name), source: errno.into() })
@@ -193,10 +193,10 @@ impl Reader {
     }
 }
 
-fn parse(line: &[u8]) -> Entry {
+fn parse(line: &[u8]) -> EventEntry {
     match serde_json::from_slice::<Event>(line) {
-        Ok(event) if event.schema <= SCHEMA => Entry::Event(Box::new(event)),
-        _ => Entry::Skipped,
+        Ok(event) if event.schema <= SCHEMA => EventEntry::Event(Box::new(event)),
+        _ => EventEntry::Skipped,
     }
 }
 

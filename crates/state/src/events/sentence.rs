@@ -1,16 +1,16 @@
 //! Events as sentences, for a journal that people read.
 
-use penfold_process::quoted;
+use penfold_process::quote_words;
 use penfold_teardown::Cause;
 
 use crate::cause_words::cause_clause;
 
-use super::{About, Event, EventKind};
+use super::{Event, EventKind, EventSubject};
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
 
 /// Returns the syslog priority: 3 if something is left, 4 if something was or a restart is not made, else 6.
-pub(super) fn priority(what: &EventKind) -> u8 {
+pub(super) fn event_priority(what: &EventKind) -> u8 {
     match what {
         EventKind::Leak { outcome, .. } if outcome != "ended" => 3,
         EventKind::Lost { verified: false, .. } => 3,
@@ -23,16 +23,16 @@ pub(super) fn priority(what: &EventKind) -> u8 {
 }
 
 /// Returns the event as a sentence: `sandbox 3f9a1c2b7d04 (web) has ended: its command exited with 3`.
-pub(super) fn sentence(event: &Event) -> String {
-    let About { id, name, .. } = &event.about;
+pub(super) fn event_sentence(event: &Event) -> String {
+    let EventSubject { id, name, .. } = &event.about;
     let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
     format!("sandbox {id}{name} {}", predicate(&event.what))
 }
 
 fn predicate(what: &EventKind) -> String {
     match what {
-        EventKind::Start { command, .. } => format!("has started: {}", quoted(command)),
-        EventKind::Exec { number, command } => format!("has started exec {number}: {}", quoted(command)),
+        EventKind::Start { command, .. } => format!("has started: {}", quote_words(command)),
+        EventKind::Exec { number, command } => format!("has started exec {number}: {}", quote_words(command)),
         EventKind::Exit { exit: None, .. } => "has ended: the exit of its command is not known".to_owned(),
         EventKind::Exit { exit: Some(exit), .. } => format!("has ended: its command {}", ended(*exit)),
         EventKind::Stop { cause, grace_ms: Some(ms), by } => {
@@ -61,7 +61,7 @@ fn predicate(what: &EventKind) -> String {
             format!("had lost its supervisors and is not gone; survivors: {survivors}")
         }
         EventKind::NoRestart { reason } => format!("is not restarted: {reason}"),
-        EventKind::Adopted { pid, command } => format!("has adopted process {pid}: {}", quoted(command)),
+        EventKind::Adopted { pid, command } => format!("has adopted process {pid}: {}", quote_words(command)),
     }
 }
 
@@ -97,8 +97,13 @@ mod tests {
     /// spec: 28.3
     #[test]
     fn sentences_say_what_happened() {
-        let about = About { id: "0123456789ab".to_owned(), name: Some("web".to_owned()), ..About::default() };
-        let say = |what: EventKind| sentence(&Event { schema: 1, time_ns: 0, about: about.clone(), what });
+        let about = EventSubject {
+            id: "0123456789ab".to_owned(),
+            name: Some("web".to_owned()),
+            ..EventSubject::default()
+        };
+        let say =
+            |what: EventKind| event_sentence(&Event { schema: 1, time_ns: 0, about: about.clone(), what });
         let by = Some(Box::new(Requester::of_verb("stop")));
         assert_eq!(
             say(EventKind::Stop { cause: Cause::Stop, grace_ms: Some(10), by }),
@@ -113,7 +118,7 @@ mod tests {
             outcome: outcome.to_owned(),
             reason: None,
         };
-        assert_eq!((priority(&left("ended")), priority(&left("not gone"))), (4, 3));
+        assert_eq!((event_priority(&left("ended")), event_priority(&left("not gone"))), (4, 3));
         assert_eq!(say(left("not gone")), "sandbox 0123456789ab (web) is not gone: sleep 50 (pid 7)");
     }
 }

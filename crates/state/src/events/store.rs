@@ -7,9 +7,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{About, Event, EventKind};
-use crate::lock::pause;
-use crate::outcome::{cut, cut_command, cut_labels};
+use super::{Event, EventKind, EventSubject};
+use crate::lock::pause_for_lock;
+use crate::outcome::{cut_command, cut_labels, cut_text};
 use crate::record::open_private;
 
 /// The file that receives events.
@@ -29,7 +29,7 @@ const TRIES: u32 = 32;
 ///
 /// # Errors
 /// Events that were not written are lost: no writer waits for room.
-pub fn append(root: &Path, events: &[Event]) -> io::Result<()> {
+pub fn append_events(root: &Path, events: &[Event]) -> io::Result<()> {
     let dir = open_private(CWD, root).map_err(io::Error::other)?;
     let (file, size) = current(dir.as_fd())?;
     let mut line = Vec::with_capacity(512);
@@ -65,11 +65,11 @@ fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
                 rustix::fs::renameat(dir, CURRENT, dir, BEFORE)?;
             }
             // Waiting writers do not take the lock meanwhile. Otherwise many of them could prevent the rename.
-            pause(tries);
+            pause_for_lock(tries);
             continue;
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) if tries < TRIES => pause(tries),
+            Err(Errno::WOULDBLOCK) if tries < TRIES => pause_for_lock(tries),
             Ok(()) if tries < TRIES && !is_called(dir, CURRENT, &stat) => {}
             _ => return Ok((file, size)),
         }
@@ -127,9 +127,9 @@ pub(super) fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<Event>
 
 /// Cuts each text to at most this many bytes.
 fn shorten(event: &mut Event, most: usize) {
-    let About { name, labels, .. } = &mut event.about;
+    let EventSubject { name, labels, .. } = &mut event.about;
     if let Some(text) = name {
-        cut(text, most);
+        cut_text(text, most);
     }
     cut_labels(labels, most);
     match &mut event.what {
@@ -139,15 +139,17 @@ fn shorten(event: &mut Event, most: usize) {
             cut_command(command, most);
         }
         EventKind::TeardownStep { step, error, .. } => {
-            [step].into_iter().chain(error).for_each(|text| cut(text, most));
+            [step].into_iter().chain(error).for_each(|text| cut_text(text, most));
         }
-        EventKind::RmdirBusy { path: text, .. } | EventKind::NoRestart { reason: text } => cut(text, most),
+        EventKind::RmdirBusy { path: text, .. } | EventKind::NoRestart { reason: text } => {
+            cut_text(text, most);
+        }
         EventKind::Leak { what, outcome, reason } => {
-            [what, outcome].into_iter().chain(reason).for_each(|text| cut(text, most));
+            [what, outcome].into_iter().chain(reason).for_each(|text| cut_text(text, most));
         }
         EventKind::Stop { by, .. } | EventKind::Lost { by, .. } => {
             if let Some(command) = by.as_mut().and_then(|by| by.command.as_mut()) {
-                cut(command, most);
+                cut_text(command, most);
             }
         }
         EventKind::Exit { .. } => {}

@@ -19,10 +19,10 @@
 use std::collections::HashSet;
 use std::io;
 
-use penfold_process::{Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 
-use super::Subject;
+use super::EvidenceSubject;
 use super::fingerprints::{self, Fingerprints};
 use crate::leaf_name::LeafName;
 
@@ -32,12 +32,12 @@ const MOST_ANCESTORS: usize = 10_000;
 const LOOKS: usize = 5;
 
 /// Returns the living supervisors of a sandbox in other mount namespaces; empty unless they are certain.
-pub fn supervisors(host: &Fingerprints, subject: &Subject<'_>) -> Vec<Pid> {
+pub fn supervisors_elsewhere(host: &Fingerprints, subject: &EvidenceSubject<'_>) -> Vec<Pid> {
     let Some(holders) = host.elsewhere().get(subject.id) else { return Vec::new() };
     judge(host, subject, holders).unwrap_or_default()
 }
 
-fn judge(host: &Fingerprints, subject: &Subject<'_>, holders: &[ProcessId]) -> io::Result<Vec<Pid>> {
+fn judge(host: &Fingerprints, subject: &EvidenceSubject<'_>, holders: &[ProcessId]) -> io::Result<Vec<Pid>> {
     let mut proc = ProcFs::open()?;
     let mut supervisors = Vec::new();
     for &holder in holders {
@@ -61,10 +61,11 @@ fn judge(host: &Fingerprints, subject: &Subject<'_>, holders: &[ProcessId]) -> i
 }
 
 /// Returns the members in the leaf, and those with the marker.
-fn members(host: &Fingerprints, subject: &Subject<'_>) -> Vec<Pid> {
+fn members(host: &Fingerprints, subject: &EvidenceSubject<'_>) -> Vec<Pid> {
     let leaves =
         subject.leaf.into_iter().chain(host.leaves().get(subject.id).map(std::path::PathBuf::as_path));
-    let mut pids: Vec<Pid> = leaves.filter_map(fingerprints::members).flat_map(|(_, pids)| pids).collect();
+    let mut pids: Vec<Pid> =
+        leaves.filter_map(fingerprints::leaf_members).flat_map(|(_, pids)| pids).collect();
     let marked = host.marked().get(subject.id);
     pids.extend(marked.map(|pids| host.still_marked(pids, subject.id)).unwrap_or_default());
     pids.sort_unstable_by_key(|pid| pid.as_raw_pid());
@@ -78,7 +79,7 @@ fn may_be_member(proc: &mut ProcFs, pid: Pid, id: &str) -> io::Result<bool> {
     let in_leaf =
         groups.split(|&byte| matches!(byte, b'/' | b'\n')).any(|part| part == leaf.as_str().as_bytes());
     let names = |found: &[u8]| found.split(|&byte| byte == b':').any(|part| part == id.as_bytes());
-    Ok(in_leaf || proc.environ_has(pid, MARKER.as_bytes(), names) != Evidence::No)
+    Ok(in_leaf || proc.environ_has(pid, MARKER.as_bytes(), names) != EnvironmentMatch::No)
 }
 
 /// Tells whether a member descends from a supervisor that is not younger. A member that has exited does not matter.

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
-use penfold_process::{Evidence, Pid, ProcFs, ProcessId};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId};
 use penfold_teardown::{MARKER, SparedMark};
 use rustix::io::Errno;
 
@@ -17,7 +17,7 @@ use super::{Listing, record_holders};
 use crate::id::Id;
 use crate::leaf_name::LeafName;
 use crate::spared;
-use crate::survivors::{self, Alive};
+use crate::survivors::{self, LivingSurvivor};
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 100_000;
@@ -26,7 +26,7 @@ const MOST_ANCESTORS: usize = 10_000;
 
 /// The state root that has a sandbox's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Home {
+pub enum RecordHome {
     /// The state root of this command.
     Here,
     /// Another state root: this command neither shows nor ends the sandbox.
@@ -43,7 +43,7 @@ pub struct Fingerprints {
     sockets: OnceCell<Listing<PathBuf>>,
     marked: OnceCell<Listing<Vec<Pid>>>,
     elsewhere: OnceCell<Listing<Vec<ProcessId>>>,
-    survivors: OnceCell<Listing<Vec<Alive>>>,
+    survivors: OnceCell<Listing<Vec<LivingSurvivor>>>,
 }
 
 impl Fingerprints {
@@ -83,23 +83,23 @@ impl Fingerprints {
 
     /// Returns the leaves of this user.
     pub fn leaves(&self) -> &Listing<PathBuf> {
-        self.leaves.get_or_init(leaves)
+        self.leaves.get_or_init(find_leaves)
     }
 
     /// Returns the control sockets with a listener, each with its state root.
     pub fn sockets(&self) -> &Listing<PathBuf> {
-        self.sockets.get_or_init(sockets)
+        self.sockets.get_or_init(find_sockets)
     }
 
     /// Returns the processes that carry a marker: this reads all processes of the host.
     pub fn marked(&self) -> &Listing<Vec<Pid>> {
-        self.marked.get_or_init(|| marked(Some(&self.root), |_| false))
+        self.marked.get_or_init(|| find_marked_processes(Some(&self.root), |_| false))
     }
 
     /// Filters processes that still carry the marker of a sandbox: earlier findings may be gone.
     pub fn still_marked(&self, pids: &[Pid], id: &str) -> Vec<Pid> {
         let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
-        let spared = spared::marks(&self.root);
+        let spared = spared::spared_marks(&self.root);
         // A process that can no longer be read may still carry the marker.
         let mut carries =
             |pid| marks(&mut proc, pid, &spared).map_or(true, |ids| ids.iter().any(|mark| mark == id));
@@ -107,9 +107,10 @@ impl Fingerprints {
     }
 
     /// Returns the members that could not be ended before, of the sandboxes of this state root.
-    pub fn survivors(&self) -> &Listing<Vec<Alive>> {
+    pub fn survivors(&self) -> &Listing<Vec<LivingSurvivor>> {
         let unread = |error| Listing::blind(&format!("`{}/survivors`", self.root.display()), &error);
-        self.survivors.get_or_init(|| survivors::all(&self.root).map_or_else(unread, Listing::from))
+        self.survivors
+            .get_or_init(|| survivors::all_living_survivors(&self.root).map_or_else(unread, Listing::from))
     }
 
     /// Returns the processes of penfold in other mount namespaces that hold records.
@@ -119,9 +120,9 @@ impl Fingerprints {
 }
 
 /// Finds the leaves of this user, by the ids in their names.
-pub fn leaves() -> Listing<PathBuf> {
+pub fn find_leaves() -> Listing<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo")
-        .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
+        .and_then(|text| mountinfo::parse_mountinfo(&text).map_err(io::Error::other));
     let mounts = match mounts {
         Ok(mounts) => mounts,
         Err(error) => return Listing::blind("the list of mounts", &error),
@@ -183,7 +184,7 @@ fn note(listing: &mut Listing<PathBuf>, path: &Path, error: &io::Error) {
 }
 
 /// Returns the control sockets with a listener: the ids, with the state roots from their paths.
-pub fn sockets() -> Listing<PathBuf> {
+pub fn find_sockets() -> Listing<PathBuf> {
     match std::fs::read("/proc/net/unix") {
         Ok(text) => {
             let found = text.split(|&byte| byte == b'\n').filter_map(socket);
@@ -209,7 +210,7 @@ fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
 
 /// Finds the processes of this user that carry a marker, by each id in the marker. Below the state root `root`, notes name the
 /// processes that were spared: their markers do not count.
-pub fn marked(root: Option<&Path>, is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
+pub fn find_marked_processes(root: Option<&Path>, is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     let user = rustix::process::geteuid().as_raw();
     let own = rustix::process::getpid();
     let mut pids = Vec::new();
@@ -219,7 +220,7 @@ pub fn marked(root: Option<&Path>, is_passed_over: impl Fn(Pid) -> bool) -> List
         Err(error) => return Listing::blind("the list of processes", &error),
     };
     let mut listing: Listing<Vec<Pid>> = Listing::default();
-    let spared = root.map(spared::marks).unwrap_or_default();
+    let spared = root.map(spared::spared_marks).unwrap_or_default();
     for pid in pids.into_iter().filter(|pid| *pid != own && !is_passed_over(*pid)) {
         let ids = marks(&mut proc, pid, &spared).unwrap_or_else(|errno| {
             // A process that hides its environment, or belongs to another user, cannot be a member by its marker.
@@ -254,16 +255,16 @@ fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Result<Option<Vec<u8>>, 
         true
     });
     match found {
-        Evidence::Yes => Ok(Some(value.into_inner())),
-        Evidence::No => Ok(None),
-        Evidence::Hidden(errno) => Err(errno),
+        EnvironmentMatch::Yes => Ok(Some(value.into_inner())),
+        EnvironmentMatch::No => Ok(None),
+        EnvironmentMatch::Hidden(errno) => Err(errno),
     }
 }
 
 /// Returns the scratch directory of a sandbox from the environment of these processes, which carry its marker.
 ///
 /// This is for sandboxes without any other source. A directory that is not named after the sandbox does not count.
-pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
+pub fn scratch_of_processes(pids: &[Pid], id: &str) -> Option<PathBuf> {
     let mut proc = ProcFs::open().ok()?;
     pids.iter().find_map(|&pid| {
         let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR").ok()??));
@@ -272,7 +273,7 @@ pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
 }
 
 /// Returns whether a leaf is populated, and its processes; `None` when the leaf is gone.
-pub fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
+pub fn leaf_members(path: &Path) -> Option<(bool, Vec<Pid>)> {
     // Unknown means alive.
     let Ok(leaf) = Leaf::open(path) else { return Some((true, Vec::new())) };
     let leaf = leaf?;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use penfold_process::{Completeness, Pid, ProcFs, ProcessId, Status};
+use penfold_process::{Completeness, Pid, ProcFs, ProcessId, ProcessStatus};
 
 use super::Listing;
 use crate::id::Id;
@@ -50,7 +50,7 @@ fn may_be_ours(proc: &mut ProcFs, process: ProcessId, error: &io::Error) -> bool
         return false;
     }
     let user = rustix::process::geteuid().as_raw();
-    let is_ours = |status: Option<Status>| status.is_some_and(|status| status.uids[1] == user);
+    let is_ours = |status: Option<ProcessStatus>| status.is_some_and(|status| status.uids[1] == user);
     error.kind() != io::ErrorKind::PermissionDenied || proc.status(process.pid).map_or(true, is_ours)
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::inotify::WatchFlags;
 use rustix::io::Errno;
 
 use super::LogError;
-use super::reader::Reader;
+use super::reader::LogReader;
 use crate::change_watch::ChangeWatch;
 
 /// The interval at which a reader without a watch looks for output, from the first to the longest.
@@ -21,7 +21,7 @@ const LAST_WITH_WATCH: Duration = Duration::from_millis(500);
 
 /// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waited {
+pub enum LogWaitEnd {
     /// There is more to read.
     More,
     /// There is nothing more to read and no writer.
@@ -30,7 +30,7 @@ pub enum Waited {
     HungUp,
 }
 
-enum Woken {
+enum WakeReason {
     Changed,
     HungUp,
     Late,
@@ -42,7 +42,7 @@ fn watch(file: BorrowedFd<'_>) -> Option<ChangeWatch> {
     ChangeWatch::on(Path::new(&path), WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE)
 }
 
-impl Reader {
+impl LogReader {
     /// Waits until there is more to read, or no more will come.
     ///
     /// `ended` returns whether the writer is gone; it is called at least twice a second. With `peer`, the call also
@@ -54,7 +54,7 @@ impl Reader {
         &mut self,
         mut ended: impl FnMut() -> bool,
         peer: Option<BorrowedFd<'_>>,
-    ) -> Result<Waited, LogError> {
+    ) -> Result<LogWaitEnd, LogError> {
         if self.watch.is_none() {
             self.watch = watch(self.file.as_fd());
         }
@@ -67,24 +67,24 @@ impl Reader {
             let over = ended();
             let mark = self.file.mark()?;
             if mark.end > self.position() {
-                return Ok(Waited::More);
+                return Ok(LogWaitEnd::More);
             }
             self.mark = mark;
             if over {
-                return Ok(Waited::Ended);
+                return Ok(LogWaitEnd::Ended);
             }
             pause = match self.pause(pause, peer)? {
-                Woken::HungUp => return Ok(Waited::HungUp),
+                WakeReason::HungUp => return Ok(LogWaitEnd::HungUp),
                 // A data write is followed by the mark, and closing the file by the release of the lock: look again
                 // soon.
-                Woken::Changed => FIRST,
-                Woken::Late if self.watch.is_some() => (pause * 2).min(LAST_WITH_WATCH),
-                Woken::Late => (pause * 2).min(LAST),
+                WakeReason::Changed => FIRST,
+                WakeReason::Late if self.watch.is_some() => (pause * 2).min(LAST_WITH_WATCH),
+                WakeReason::Late => (pause * 2).min(LAST),
             };
         }
     }
 
-    fn pause(&self, pause: Duration, peer: Option<BorrowedFd<'_>>) -> Result<Woken, LogError> {
+    fn pause(&self, pause: Duration, peer: Option<BorrowedFd<'_>>) -> Result<WakeReason, LogError> {
         let mut fds = Vec::with_capacity(2);
         // poll(2) reports an error and a hangup even without requested events.
         fds.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::empty())));
@@ -96,9 +96,9 @@ impl Reader {
         }
         let woke = |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| !fd.revents().is_empty());
         Ok(match peer {
-            Some(_) if woke(fds.first()) => Woken::HungUp,
-            _ if self.watch.is_some() && woke(fds.last()) => Woken::Changed,
-            _ => Woken::Late,
+            Some(_) if woke(fds.first()) => WakeReason::HungUp,
+            _ if self.watch.is_some() && woke(fds.last()) => WakeReason::Changed,
+            _ => WakeReason::Late,
         })
     }
 }

@@ -73,7 +73,7 @@ impl FrameKind {
 
 /// The head of a frame, before its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHead {
     /// The time, in nanoseconds since 1970.
     pub(crate) time: u64,
     pub(crate) kind: FrameKind,
@@ -81,7 +81,7 @@ pub(crate) struct Head {
     pub(crate) length: u32,
 }
 
-impl Head {
+impl FrameHead {
     /// Encodes the head with the low bytes of the frame's offset, so that remains of the previous round are no valid
     /// frames.
     pub(crate) fn encode(self, offset: u64) -> [u8; HEAD_LEN] {
@@ -94,35 +94,35 @@ impl Head {
     }
 
     /// Decodes the head of the frame at `offset`; `None` if there is no frame.
-    pub(crate) fn decode(bytes: &[u8], offset: u64) -> Option<Head> {
+    pub(crate) fn decode(bytes: &[u8], offset: u64) -> Option<FrameHead> {
         let time = u64_at(bytes, 0)?;
         let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
         let kind = FrameKind::of(*bytes.get(12)?)?;
         let fits = usize::try_from(length).is_ok_and(|length| (1..=LONGEST - HEAD_LEN).contains(&length));
-        (fits && bytes.get(13..16)? == &offset.to_le_bytes()[..3]).then_some(Head { time, kind, length })
+        (fits && bytes.get(13..16)? == &offset.to_le_bytes()[..3]).then_some(FrameHead { time, kind, length })
     }
 }
 
 /// The end of the valid part of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct LogMark {
     /// The offset up to which frames are whole.
     pub(crate) end: u64,
     /// The number of lost bytes that no frame reports yet.
     pub(crate) lost: u64,
 }
 
-/// The result of [`Mark::decode`].
+/// The result of [`LogMark::decode`].
 #[derive(Debug, PartialEq, Eq)]
-enum Decoded {
-    Mark(Mark),
+enum DecodeResult {
+    Mark(LogMark),
     /// Perhaps half of a mark that is being written: the next read may be whole.
     Half,
     /// No writer writes this.
     Foreign,
 }
 
-impl Mark {
+impl LogMark {
     fn encode(self) -> [u8; MARK_LEN] {
         let check = self.end ^ self.lost.rotate_left(32) ^ MARK_SALT;
         let mut bytes = [0; MARK_LEN];
@@ -132,32 +132,32 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Decoded {
+    fn decode(bytes: &[u8]) -> DecodeResult {
         let (Some(end), Some(lost), Some(check)) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16))
         else {
             // The front page is written as a whole, and never becomes shorter.
-            return Decoded::Foreign;
+            return DecodeResult::Foreign;
         };
         if check != end ^ lost.rotate_left(32) ^ MARK_SALT {
-            return Decoded::Half;
+            return DecodeResult::Half;
         }
-        if end < FAR { Decoded::Mark(Mark { end, lost }) } else { Decoded::Foreign }
+        if end < FAR { DecodeResult::Mark(LogMark { end, lost }) } else { DecodeResult::Foreign }
     }
 }
 
 /// The size and the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LogShape {
     block: u64,
     blocks: u64,
 }
 
-impl Shape {
+impl LogShape {
     /// Returns the ring for a file of at most `limit` bytes, or the smallest possible ring.
-    pub(crate) fn of(limit: u64) -> Shape {
+    pub(crate) fn of(limit: u64) -> LogShape {
         let wanted = (limit / 64).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let block = 1 << wanted.ilog2();
-        Shape { block, blocks: (limit.saturating_sub(FRONT) / block).clamp(2, MOST_BLOCKS) }
+        LogShape { block, blocks: (limit.saturating_sub(FRONT) / block).clamp(2, MOST_BLOCKS) }
     }
 
     /// Returns the place in the file for an offset.
@@ -198,7 +198,7 @@ impl Shape {
 
 /// The purpose for which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum LogAccess {
     Read,
     Write,
 }
@@ -207,7 +207,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct LogFile {
     fd: OwnedFd,
-    pub(crate) shape: Shape,
+    pub(crate) shape: LogShape,
 }
 
 impl LogFile {
@@ -216,14 +216,14 @@ impl LogFile {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd =
             rustix::fs::openat(record, LOG, flags, Mode::RUSR | Mode::WUSR).map_err(LogError::io("make"))?;
-        let file = LogFile { fd, shape: Shape::of(limit) };
+        let file = LogFile { fd, shape: LogShape::of(limit) };
         // The whole page is written: on a full disk it can then still be rewritten.
         let mut front = [0_u8; 4096];
         front[..12].copy_from_slice(MAGIC);
         front[12..16].copy_from_slice(&VERSION.to_le_bytes());
         front[16..24].copy_from_slice(&file.shape.block.to_le_bytes());
         front[24..32].copy_from_slice(&file.shape.blocks.to_le_bytes());
-        front[MARK_RANGE].copy_from_slice(&Mark { end: 0, lost: 0 }.encode());
+        front[MARK_RANGE].copy_from_slice(&LogMark { end: 0, lost: 0 }.encode());
         // One write: a reader finds the whole page or an empty file.
         if let Err(errno) = file.write_all(&front, 0) {
             let _ = rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty());
@@ -235,8 +235,8 @@ impl LogFile {
     /// Opens the file without following a link, and only if it belongs to this user, or to the owner of its directory: the user
     /// whom the sandbox has. An empty file is a log that is being
     /// made, so it is missing.
-    pub(crate) fn open(record: BorrowedFd<'_>, access: Access) -> Result<LogFile, LogError> {
-        let way = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
+    pub(crate) fn open(record: BorrowedFd<'_>, access: LogAccess) -> Result<LogFile, LogError> {
+        let way = if access == LogAccess::Write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(record, LOG, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::NOENT => LogError::Missing,
@@ -262,7 +262,7 @@ impl LogFile {
     }
 
     /// Reads the mark. All output that was written before the mark is then visible.
-    pub(crate) fn mark(&self) -> Result<Mark, LogError> {
+    pub(crate) fn mark(&self) -> Result<LogMark, LogError> {
         // A read during a write may return half of each: the third number shows that, and the next read is whole.
         const TRIES: u32 = 1000;
         // With busy processes on its processor, a thread that yields waits for a time slice of each.
@@ -272,17 +272,17 @@ impl LogFile {
             let mut bytes = [0; MARK_LEN];
             let read = read_at(self.fd.as_fd(), &mut bytes, MARK_AT).map_err(LogError::io("read"))?;
             fence(Ordering::SeqCst);
-            match Mark::decode(bytes.get(..read).unwrap_or_default()) {
-                Decoded::Mark(mark) => return Ok(mark),
-                Decoded::Half if begun.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
-                Decoded::Half | Decoded::Foreign => break,
+            match LogMark::decode(bytes.get(..read).unwrap_or_default()) {
+                DecodeResult::Mark(mark) => return Ok(mark),
+                DecodeResult::Half if begun.get_or_insert_with(Instant::now).elapsed() < PATIENCE => {}
+                DecodeResult::Half | DecodeResult::Foreign => break,
             }
             rustix::thread::sched_yield();
         }
         Err(LogError::Damaged("its front page makes no sense"))
     }
 
-    pub(crate) fn write_mark(&self, mark: Mark) -> Result<(), Errno> {
+    pub(crate) fn write_mark(&self, mark: LogMark) -> Result<(), Errno> {
         let bytes = mark.encode();
         fence(Ordering::SeqCst);
         self.write_all(&bytes, MARK_AT)
@@ -322,7 +322,7 @@ impl AsFd for LogFile {
     }
 }
 
-fn shape_of(front: &[u8]) -> Result<Shape, LogError> {
+fn shape_of(front: &[u8]) -> Result<LogShape, LogError> {
     const BAD: LogError = LogError::Damaged("its front page makes no sense");
     let version = front.get(12..16).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
     let (Some(block), Some(blocks)) = (u64_at(front, 16), u64_at(front, 24)) else { return Err(BAD) };
@@ -337,7 +337,7 @@ fn shape_of(front: &[u8]) -> Result<Shape, LogError> {
     let fits = block.is_power_of_two()
         && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&block)
         && (2..=MOST_BLOCKS).contains(&blocks);
-    if fits { Ok(Shape { block, blocks }) } else { Err(BAD) }
+    if fits { Ok(LogShape { block, blocks }) } else { Err(BAD) }
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_ring_stays_within_its_limit_and_uses_most_of_it() {
         for limit in [12 << 10, 64 << 10, 100_000, 1 << 20, 64 << 20, 10 << 30] {
-            let shape = Shape::of(limit);
+            let shape = LogShape::of(limit);
             let whole = FRONT + shape.block * shape.blocks;
             assert!(whole <= limit && whole >= limit / 10 * 9 - 2 * SMALLEST_BLOCK, "{limit}: {shape:?}");
         }
@@ -372,12 +372,12 @@ mod tests {
 
     #[test]
     fn a_ring_has_two_blocks_even_without_a_limit_to_speak_of() {
-        assert_eq!(Shape::of(0), Shape { block: SMALLEST_BLOCK, blocks: 2 });
+        assert_eq!(LogShape::of(0), LogShape { block: SMALLEST_BLOCK, blocks: 2 });
     }
 
     #[test]
     fn the_oldest_offset_never_shares_its_place_with_what_is_written() {
-        let shape = Shape { block: 4096, blocks: 3 };
+        let shape = LogShape { block: 4096, blocks: 3 };
         for end in (0..100_000).step_by(7) {
             let oldest = shape.oldest(end);
             assert!(oldest <= end && end - oldest < 3 * 4096);
@@ -388,23 +388,23 @@ mod tests {
     /// spec: 9.5
     #[test]
     fn only_a_half_written_mark_is_read_again() {
-        let [one, two] = [5, 700].map(|end| Mark { end, lost: 3 });
+        let [one, two] = [5, 700].map(|end| LogMark { end, lost: 3 });
         let (old, new) = (one.encode(), two.encode());
-        assert_eq!(Mark::decode(&old), Decoded::Mark(one));
+        assert_eq!(LogMark::decode(&old), DecodeResult::Mark(one));
         for at in [8, 16] {
-            assert_eq!(Mark::decode(&[&new[..at], &old[at..]].concat()), Decoded::Half);
+            assert_eq!(LogMark::decode(&[&new[..at], &old[at..]].concat()), DecodeResult::Half);
         }
-        assert_eq!(Mark::decode(&Mark { end: FAR, lost: 0 }.encode()), Decoded::Foreign);
-        assert_eq!(Mark::decode(&old[..MARK_LEN - 1]), Decoded::Foreign);
+        assert_eq!(LogMark::decode(&LogMark { end: FAR, lost: 0 }.encode()), DecodeResult::Foreign);
+        assert_eq!(LogMark::decode(&old[..MARK_LEN - 1]), DecodeResult::Foreign);
     }
 
     #[test]
     fn a_head_of_another_place_is_none() {
-        let head = Head { time: 5, kind: FrameKind::Data(Stream::Stderr), length: 9 };
-        assert_eq!(Head::decode(&head.encode(4096), 4096), Some(head));
-        assert_eq!(Head::decode(&head.encode(4096), 4097), None);
-        assert_eq!(Head::decode(&[0; HEAD_LEN], 0), None);
-        assert_eq!(Head::decode(&Head { length: 0, ..head }.encode(0), 0), None);
-        assert_eq!(Head::decode(&Head { length: u32::MAX, ..head }.encode(0), 0), None);
+        let head = FrameHead { time: 5, kind: FrameKind::Data(Stream::Stderr), length: 9 };
+        assert_eq!(FrameHead::decode(&head.encode(4096), 4096), Some(head));
+        assert_eq!(FrameHead::decode(&head.encode(4096), 4097), None);
+        assert_eq!(FrameHead::decode(&[0; HEAD_LEN], 0), None);
+        assert_eq!(FrameHead::decode(&FrameHead { length: 0, ..head }.encode(0), 0), None);
+        assert_eq!(FrameHead::decode(&FrameHead { length: u32::MAX, ..head }.encode(0), 0), None);
     }
 }

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::LogError;
-use super::format::{Access, FrameKind, HEAD, HEAD_LEN, Head, LONGEST, LogFile, Mark, Stream};
+use super::format::{FrameHead, FrameKind, HEAD, HEAD_LEN, LONGEST, LogAccess, LogFile, LogMark, Stream};
 use crate::change_watch::ChangeWatch;
 
 /// The place where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum LogPosition {
     /// At the oldest output that is kept.
     Start,
     /// At this offset, which may be inside a frame.
@@ -26,7 +26,7 @@ pub enum From {
 
 /// An item that a reader returns.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Entry<'a> {
+pub enum LogEntry<'a> {
     /// Output of the sandbox.
     Data {
         /// The stream.
@@ -61,10 +61,10 @@ pub enum Entry<'a> {
 
 /// A reader of a log: holds one buffer, takes no lock.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     pub(super) file: LogFile,
     pub(super) watch: Option<ChangeWatch>,
-    pub(super) mark: Mark,
+    pub(super) mark: LogMark,
     /// The offset of the next frame, and its index in the buffer.
     position: u64,
     parsed: usize,
@@ -76,16 +76,16 @@ pub struct Reader {
     not_before: u64,
 }
 
-impl Reader {
+impl LogReader {
     /// Opens the log of a record.
     ///
     /// # Errors
     /// [`LogError::Missing`] without a log; otherwise when the log is damaged as a whole, another user's, or of a newer
     /// version.
-    pub fn open(record: BorrowedFd<'_>, from: From) -> Result<Reader, LogError> {
-        let file = LogFile::open(record, Access::Read)?;
+    pub fn open(record: BorrowedFd<'_>, from: LogPosition) -> Result<LogReader, LogError> {
+        let file = LogFile::open(record, LogAccess::Read)?;
         let mark = file.mark()?;
-        let mut reader = Reader {
+        let mut reader = LogReader {
             mark,
             position: file.shape.oldest(mark.end),
             file,
@@ -97,14 +97,14 @@ impl Reader {
             not_before: 0,
         };
         match from {
-            From::Start => {}
-            From::Offset(offset) => {
+            LogPosition::Start => {}
+            LogPosition::Offset(offset) => {
                 reader.skip_to = offset.min(mark.end);
                 // If that block is gone, the first entry says how much was missed.
                 reader.go_to(reader.file.shape.start_of_block(reader.skip_to));
             }
-            From::Last { lines, of } => reader.go_to_last(lines, of)?,
-            From::Since(time) => reader.go_to_time(time)?,
+            LogPosition::Last { lines, of } => reader.go_to_last(lines, of)?,
+            LogPosition::Since(time) => reader.go_to_time(time)?,
         }
         Ok(reader)
     }
@@ -113,7 +113,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, LogError> {
+    pub fn next_entry(&mut self) -> Result<Option<LogEntry<'_>>, LogError> {
         loop {
             let at = self.file.shape.next_frame(self.position);
             if at != self.position {
@@ -121,16 +121,16 @@ impl Reader {
             }
             if self.parsed + HEAD_LEN > self.filled || self.frame().is_none_or(|(_, _, whole)| !whole) {
                 match self.refill()? {
-                    Refill::Filled => {}
-                    Refill::AtEnd => return Ok(None),
-                    Refill::Overtaken(bytes) => return Ok(Some(Entry::Missed { bytes })),
+                    RefillResult::Filled => {}
+                    RefillResult::AtEnd => return Ok(None),
+                    RefillResult::Overtaken(bytes) => return Ok(Some(LogEntry::Missed { bytes })),
                 }
             }
             let offset = self.position;
             let Some((head, body, true)) = self.frame() else {
                 let next = self.file.shape.end_of_block(offset).min(self.mark.end);
                 self.go_to(next);
-                return Ok(Some(Entry::Damaged { offset, bytes: next - offset }));
+                return Ok(Some(LogEntry::Damaged { offset, bytes: next - offset }));
             };
             self.position += HEAD + u64::from(head.length);
             self.parsed = body.end;
@@ -141,8 +141,8 @@ impl Reader {
             self.not_before = 0;
             let bytes = self.buffer.get(body.clone()).unwrap_or_default();
             return Ok(Some(match head.kind {
-                FrameKind::Lost => Entry::Lost { time: head.time, bytes: count_of(bytes) },
-                FrameKind::Data(stream) => Entry::Data {
+                FrameKind::Lost => LogEntry::Lost { time: head.time, bytes: count_of(bytes) },
+                FrameKind::Data(stream) => LogEntry::Data {
                     stream,
                     time: head.time,
                     offset: offset + HEAD + u64::try_from(skipped).unwrap_or(0),
@@ -152,7 +152,7 @@ impl Reader {
         }
     }
 
-    /// Returns the offset of the next entry, for [`From::Offset`].
+    /// Returns the offset of the next entry, for [`LogPosition::Offset`].
     pub fn offset(&self) -> u64 {
         self.position.max(self.skip_to)
     }
@@ -172,7 +172,7 @@ impl Reader {
         self.mark.end = end;
         self.go_to(self.file.shape.start_of_block(end));
         while let Some(entry) = self.next_entry()? {
-            if matches!(entry, Entry::Damaged { .. } | Entry::Missed { .. }) {
+            if matches!(entry, LogEntry::Damaged { .. } | LogEntry::Missed { .. }) {
                 return Ok(false);
             }
         }
@@ -192,20 +192,20 @@ impl Reader {
 
     /// Parses the frame at the start of the unparsed bytes: its head, the range of its bytes, and whether all are
     /// present.
-    fn frame(&self) -> Option<(Head, std::ops::Range<usize>, bool)> {
+    fn frame(&self) -> Option<(FrameHead, std::ops::Range<usize>, bool)> {
         let rest = self.buffer.get(self.parsed..self.filled)?;
-        let head = Head::decode(rest.get(..HEAD_LEN)?, self.position)?;
+        let head = FrameHead::decode(rest.get(..HEAD_LEN)?, self.position)?;
         let begin = self.parsed + HEAD_LEN;
         let end = begin + usize::try_from(head.length).ok()?;
         Some((head, begin..end, end <= self.filled))
     }
 
     /// Fills the buffer from the position, up to the end of the block or of the log.
-    fn refill(&mut self) -> Result<Refill, LogError> {
+    fn refill(&mut self) -> Result<RefillResult, LogError> {
         if self.position >= self.mark.end {
             self.mark = self.file.mark()?;
             if self.position >= self.mark.end {
-                return Ok(Refill::AtEnd);
+                return Ok(RefillResult::AtEnd);
             }
         }
         self.parsed = 0;
@@ -224,11 +224,11 @@ impl Reader {
         }
         let oldest = self.file.shape.oldest(self.mark.end);
         if self.position >= oldest {
-            return Ok(Refill::Filled);
+            return Ok(RefillResult::Filled);
         }
         let missed = oldest - self.position.max(self.skip_to).min(oldest);
         self.go_to(oldest);
-        Ok(Refill::Overtaken(missed))
+        Ok(RefillResult::Overtaken(missed))
     }
 
     /// Searches block by block from the end, because a log may be long and the lines few.
@@ -289,7 +289,7 @@ impl Reader {
         self.go_to(begin);
         while self.position < end {
             match self.next_entry()? {
-                Some(Entry::Data { stream, offset, bytes, .. })
+                Some(LogEntry::Data { stream, offset, bytes, .. })
                     if of.is_none_or(|of| of == stream) && offset < end =>
                 {
                     if !seen(offset, bytes) {
@@ -311,7 +311,7 @@ impl Reader {
         while begin > shape.oldest(self.mark.end) {
             let mut head = [0; HEAD_LEN];
             self.file.read(&mut head, begin)?;
-            if Head::decode(&head, begin).is_some_and(|head| head.time < time) {
+            if FrameHead::decode(&head, begin).is_some_and(|head| head.time < time) {
                 break;
             }
             begin = shape.start_of_block(begin - 1);
@@ -322,13 +322,13 @@ impl Reader {
     }
 }
 
-impl AsFd for Reader {
+impl AsFd for LogReader {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-enum Refill {
+enum RefillResult {
     Filled,
     AtEnd,
     /// This many bytes were overwritten.

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::format::{Access, FrameKind, HEAD, HEAD_LEN, Head, LONGEST, LogFile, Mark, Stream};
-use super::reader::Reader;
+use super::format::{FrameHead, FrameKind, HEAD, HEAD_LEN, LONGEST, LogAccess, LogFile, LogMark, Stream};
+use super::reader::LogReader;
 use super::{LOG, LogError};
 
-/// The most bytes that [`Writer::drain`] moves in one call, except for the rest of its last read.
+/// The most bytes that [`LogWriter::drain`] moves in one call, except for the rest of its last read.
 const AT_ONCE: u64 = 1 << 20;
 /// The number of bytes in a frame that reports lost bytes.
 const COUNT_LEN: usize = 8;
@@ -20,16 +20,16 @@ const COUNT_LEN: usize = 8;
 /// Its buffer uses memory only as far as output needs it. The process must block or ignore SIGXFSZ: a file size limit
 /// then acts like a full disk, and otherwise kills the process.
 #[derive(Debug)]
-pub struct Writer {
+pub struct LogWriter {
     file: LogFile,
     /// The mark in the file.
-    mark: Mark,
+    mark: LogMark,
     /// The next mark.
-    next: Mark,
+    next: LogMark,
     buffer: Vec<u8>,
 }
 
-/// The result of [`Writer::drain`].
+/// The result of [`LogWriter::drain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
     /// The number of bytes that were read from the pipe.
@@ -38,7 +38,7 @@ pub struct DrainResult {
     pub state: PipeState,
 }
 
-/// What a pipe holds after a call of [`Writer::drain`].
+/// What a pipe holds after a call of [`LogWriter::drain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PipeState {
     /// There may be more: the call reached its limit.
@@ -49,13 +49,13 @@ pub enum PipeState {
     End,
 }
 
-impl Writer {
+impl LogWriter {
     /// Creates the log in a record; its file stays within `limit` bytes, or 12 KiB if that is more.
     ///
     /// # Errors
     /// When a log exists, or the file cannot be created; a new file is removed again then.
-    pub fn create(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
-        Ok(Writer::of(LogFile::create(record, limit)?, Mark { end: 0, lost: 0 }))
+    pub fn create(record: BorrowedFd<'_>, limit: u64) -> Result<LogWriter, LogError> {
+        Ok(LogWriter::of(LogFile::create(record, limit)?, LogMark { end: 0, lost: 0 }))
     }
 
     /// Continues a log whose writer is dead, or creates a log.
@@ -64,22 +64,22 @@ impl Writer {
     ///
     /// # Errors
     /// When the log is another user's or of a newer version, or cannot be opened or created.
-    pub fn reopen(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
+    pub fn reopen(record: BorrowedFd<'_>, limit: u64) -> Result<LogWriter, LogError> {
         let opened =
-            LogFile::open(record, Access::Write).and_then(|file| file.mark().map(|mark| (file, mark)));
+            LogFile::open(record, LogAccess::Write).and_then(|file| file.mark().map(|mark| (file, mark)));
         match opened {
             Ok((file, mut mark)) => {
                 // Output that the dead writer has not marked yet is overwritten. A mark inside a frame was written by
                 // another process.
-                if !Reader::open(record, super::From::Start)?.ends_at(mark.end)? {
+                if !LogReader::open(record, super::LogPosition::Start)?.ends_at(mark.end)? {
                     mark.end = file.shape.end_of_block(mark.end);
                 }
-                Ok(Writer::of(file, mark))
+                Ok(LogWriter::of(file, mark))
             }
             Err(LogError::Missing | LogError::Damaged(_)) => {
                 // Also an empty file: its writer died before it wrote.
                 match rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => Writer::create(record, limit),
+                    Ok(()) | Err(Errno::NOENT) => LogWriter::create(record, limit),
                     Err(errno) => Err(LogError::io("replace")(errno)),
                 }
             }
@@ -87,8 +87,8 @@ impl Writer {
         }
     }
 
-    fn of(file: LogFile, mark: Mark) -> Writer {
-        Writer { file, mark, next: mark, buffer: Vec::new() }
+    fn of(file: LogFile, mark: LogMark) -> LogWriter {
+        LogWriter { file, mark, next: mark, buffer: Vec::new() }
     }
 
     /// Returns the number of lost bytes that the log does not report yet.
@@ -160,7 +160,7 @@ impl Writer {
     fn settle(&mut self) -> Option<usize> {
         self.enter_block()?;
         if self.next.lost > 0 {
-            self.tell_of_lost()?;
+            self.write_loss()?;
             self.enter_block()?;
         }
         usize::try_from(self.rest_of_block()).ok()
@@ -181,8 +181,8 @@ impl Writer {
         (shape.block_of(self.next.end) == shape.block_of(self.mark.end)).then_some(())
     }
 
-    fn tell_of_lost(&mut self) -> Option<()> {
-        let head = Head { time: now(), kind: FrameKind::Lost, length: 8 };
+    fn write_loss(&mut self) -> Option<()> {
+        let head = FrameHead { time: now(), kind: FrameKind::Lost, length: 8 };
         let mut frame = [0; HEAD_LEN + COUNT_LEN];
         frame[..HEAD_LEN].copy_from_slice(&head.encode(self.next.end));
         frame[HEAD_LEN..].copy_from_slice(&self.next.lost.to_le_bytes());
@@ -196,7 +196,7 @@ impl Writer {
     fn keep(&mut self, stream: Stream, filled: usize) {
         let length = u32::try_from(filled).unwrap_or(0);
         if self.next.lost == 0 && self.may_write(filled) {
-            let head = Head { time: now(), kind: FrameKind::Data(stream), length };
+            let head = FrameHead { time: now(), kind: FrameKind::Data(stream), length };
             if let Some(place) = self.buffer.get_mut(..HEAD_LEN) {
                 place.copy_from_slice(&head.encode(self.next.end));
             }

@@ -8,18 +8,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::events_support::{Place, leak, whats};
-use penfold_state::events::{Entry, Event, EventKind, From, Reader, append};
+use penfold_state::events::{Event, EventEntry, EventKind, EventPosition, EventReader, append_events};
 use rustix::fs::{FlockOperation, flock};
 
 const FULL: u64 = 8 << 20;
 
 /// Returns all events that can be read now.
-fn rest(reader: &mut Reader) -> Vec<Entry> {
+fn rest(reader: &mut EventReader) -> Vec<EventEntry> {
     std::iter::from_fn(|| reader.next_entry().unwrap()).collect()
 }
 
-fn all(place: &Place) -> Vec<Entry> {
-    rest(&mut Reader::open(place.root(), From::Start).unwrap())
+fn all(place: &Place) -> Vec<EventEntry> {
+    rest(&mut EventReader::open(place.root(), EventPosition::Start).unwrap())
 }
 
 fn size(path: &Path) -> u64 {
@@ -30,9 +30,10 @@ fn size(path: &Path) -> u64 {
 fn what_is_written_is_read_in_order_and_private() {
     let place = Place::new();
     let events: Vec<Event> = (0..100).map(|number| leak(0, number, "x")).collect();
-    append(place.root(), &events[..60]).unwrap();
-    append(place.root(), &events[60..]).unwrap();
-    let expected: Vec<Entry> = events.into_iter().map(|event| Entry::Event(Box::new(event))).collect();
+    append_events(place.root(), &events[..60]).unwrap();
+    append_events(place.root(), &events[60..]).unwrap();
+    let expected: Vec<EventEntry> =
+        events.into_iter().map(|event| EventEntry::Event(Box::new(event))).collect();
     assert_eq!(all(&place), expected);
     let mode = std::fs::metadata(place.current()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);
@@ -47,7 +48,7 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
     const WRITERS: usize = 4;
     const EACH: usize = 1600;
     let place = Place::new();
-    let mut reader = Reader::open(place.root(), From::End).unwrap();
+    let mut reader = EventReader::open(place.root(), EventPosition::End).unwrap();
     let long = "x".repeat(1000);
     let mut next = [0; WRITERS];
     std::thread::scope(|scope| {
@@ -55,7 +56,7 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
             let (place, long) = (&place, &long);
             scope.spawn(move || {
                 for number in 0..EACH {
-                    append(place.root(), &[leak(writer, number, long)]).unwrap();
+                    append_events(place.root(), &[leak(writer, number, long)]).unwrap();
                 }
             });
         }
@@ -88,15 +89,15 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
 fn a_reader_that_sleeps_over_two_renames_misses_nothing() {
     let place = Place::new();
     let fill = |name: &str| {
-        append(place.root(), &[leak(0, 0, name)]).unwrap();
+        append_events(place.root(), &[leak(0, 0, name)]).unwrap();
         File::options().append(true).open(place.current()).unwrap().write_all(&vec![b'\n'; 8 << 20]).unwrap();
     };
     fill("first");
-    let mut reader = Reader::open(place.root(), From::Start).unwrap();
+    let mut reader = EventReader::open(place.root(), EventPosition::Start).unwrap();
     assert_eq!(rest(&mut reader).len(), 1);
     fill("second");
     assert!(size(&place.before()) >= FULL);
-    append(place.root(), &[leak(0, 1, "third")]).unwrap();
+    append_events(place.root(), &[leak(0, 1, "third")]).unwrap();
     let found = rest(&mut reader);
     let places: Vec<String> = found.iter().map(|entry| format!("{entry:?}")).collect();
     assert!(places.len() == 2 && places[0].contains("second") && places[1].contains("third"), "{places:?}");
@@ -106,16 +107,16 @@ fn a_reader_that_sleeps_over_two_renames_misses_nothing() {
 #[test]
 fn whoever_stands_still_over_the_file_holds_nobody_up_and_its_size_stays_bounded() {
     let place = Place::new();
-    append(place.root(), &[leak(0, 0, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
     let held = File::open(place.current()).unwrap();
     for lock in [FlockOperation::LockExclusive, FlockOperation::LockShared] {
         flock(held.as_fd(), lock).unwrap();
-        append(place.root(), &[leak(0, 1, "x")]).unwrap();
+        append_events(place.root(), &[leak(0, 1, "x")]).unwrap();
     }
     let mut file = File::options().append(true).open(place.current()).unwrap();
     for (sizes, renamed) in [(9 << 20, false), (8 << 20, true)] {
         file.write_all(&vec![b'\n'; sizes]).unwrap();
-        append(place.root(), &[leak(0, 2, "x")]).unwrap();
+        append_events(place.root(), &[leak(0, 2, "x")]).unwrap();
         assert_eq!(size(&place.before()) > 0, renamed);
     }
     assert_eq!(whats(all(&place)).len(), 5);
@@ -125,36 +126,36 @@ fn whoever_stands_still_over_the_file_holds_nobody_up_and_its_size_stays_bounded
 #[test]
 fn garbage_is_skipped_and_what_is_around_it_is_read() {
     let place = Place::new();
-    append(place.root(), &[leak(0, 0, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
     let mut file = File::options().append(true).open(place.current()).unwrap();
     file.write_all(b"{\"schema\":2,\"time_ns\":1,\"id\":\"a\",\"kind\":\"exec\",\"number\":1,\"command\":[]}\nnot json\n\n\xff\xfe\n")
         .unwrap();
     file.write_all(b"{\"schema\":1,\"time_ns\":1,\"id\":\"a\",\"kind\":\"unheard-of\"}\n").unwrap();
     file.write_all(&vec![b'x'; 300_000]).unwrap();
     file.write_all(b"\n").unwrap();
-    append(place.root(), &[leak(0, 1, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 1, "x")]).unwrap();
     // A full disk leaves a line like this.
     file.write_all(b"{\"schema\":1,\"ti").unwrap();
-    append(place.root(), &[leak(0, 2, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 2, "x")]).unwrap();
     let found = all(&place);
-    let skipped = found.iter().filter(|entry| **entry == Entry::Skipped).count();
+    let skipped = found.iter().filter(|entry| **entry == EventEntry::Skipped).count();
     assert_eq!((skipped, whats(found)), (6, vec![(0, 0), (0, 1), (0, 2)]));
 }
 
 #[test]
 fn a_line_that_is_half_written_is_awaited() {
     let place = Place::new();
-    append(place.root(), &[leak(0, 0, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
     let line = std::fs::read(place.current()).unwrap();
-    let mut reader = Reader::open(place.root(), From::End).unwrap();
+    let mut reader = EventReader::open(place.root(), EventPosition::End).unwrap();
     let mut file = File::options().append(true).open(place.current()).unwrap();
     file.write_all(&line[..20]).unwrap();
     assert_eq!(rest(&mut reader), []);
-    let mut late = Reader::open(place.root(), From::End).unwrap();
+    let mut late = EventReader::open(place.root(), EventPosition::End).unwrap();
     file.write_all(&line[20..]).unwrap();
     assert_eq!(whats(rest(&mut reader)), [(0, 0)]);
     assert_eq!(rest(&mut late), []);
-    append(place.root(), &[leak(0, 1, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 1, "x")]).unwrap();
     assert_eq!(whats(rest(&mut late)), [(0, 1)]);
 }
 
@@ -166,18 +167,18 @@ fn long_and_odd_texts_are_cut_to_a_line() {
     event.about.labels = (0..100).map(|number| (format!("key{number}"), "v".repeat(200))).collect();
     for text in ["x", "é", "\u{1}", "\n"] {
         event.what = EventKind::Exec { number: 1, command: vec![text.repeat(3000), text.repeat(9)] };
-        append(place.root(), std::slice::from_ref(&event)).unwrap();
+        append_events(place.root(), std::slice::from_ref(&event)).unwrap();
         event.what = EventKind::Exec { number: 1, command: vec![text.to_owned(); 9000] };
-        append(place.root(), std::slice::from_ref(&event)).unwrap();
+        append_events(place.root(), std::slice::from_ref(&event)).unwrap();
     }
     let text = std::fs::read_to_string(place.current()).unwrap();
     assert!(text.lines().count() == 8 && text.lines().all(|line| line.len() < 4096));
     let entries = all(&place);
-    let is_cut = |entry: &Entry| match entry {
-        Entry::Event(event) => {
+    let is_cut = |entry: &EventEntry| match entry {
+        EventEntry::Event(event) => {
             matches!(&event.what, EventKind::Exec { command, .. } if !command[0].is_empty())
         }
-        Entry::Skipped => false,
+        EventEntry::Skipped => false,
     };
     assert!(entries.iter().all(is_cut), "{entries:?}");
 }
@@ -189,25 +190,25 @@ fn links_fifos_and_directories_are_neither_written_nor_read() {
     let other = place.root().join("other");
     std::fs::write(&other, "").unwrap();
     symlink(&other, place.current()).unwrap();
-    assert!(append(place.root(), &[leak(0, 0, "x")]).is_err());
-    assert!(Reader::open(place.root(), From::Start).unwrap().next_entry().is_err());
+    assert!(append_events(place.root(), &[leak(0, 0, "x")]).is_err());
+    assert!(EventReader::open(place.root(), EventPosition::Start).unwrap().next_entry().is_err());
     assert_eq!(size(&other), 0);
     std::fs::remove_file(place.current()).unwrap();
 
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, place.current(), fifo, mode, 0).unwrap();
-    assert!(append(place.root(), &[leak(0, 0, "x")]).is_err());
-    assert!(Reader::open(place.root(), From::Start).unwrap().next_entry().is_err());
+    assert!(append_events(place.root(), &[leak(0, 0, "x")]).is_err());
+    assert!(EventReader::open(place.root(), EventPosition::Start).unwrap().next_entry().is_err());
     std::fs::remove_file(place.current()).unwrap();
 
     std::fs::create_dir(place.current()).unwrap();
-    assert!(append(place.root(), &[leak(0, 0, "x")]).is_err());
+    assert!(append_events(place.root(), &[leak(0, 0, "x")]).is_err());
     std::fs::remove_dir(place.current()).unwrap();
 
     let link = place.root().with_extension("link");
     symlink(place.root(), &link).unwrap();
-    assert!(append(&link, &[leak(0, 0, "x")]).is_err());
+    assert!(append_events(&link, &[leak(0, 0, "x")]).is_err());
     std::fs::remove_file(&link).unwrap();
     assert!(!place.current().try_exists().unwrap());
 }
@@ -219,10 +220,10 @@ fn events_of_another_user_are_left_alone() {
         return;
     }
     let place = Place::new();
-    append(place.root(), &[leak(0, 0, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
     std::os::unix::fs::chown(place.current(), Some(65_534), None).unwrap();
-    assert!(append(place.root(), &[leak(0, 1, "x")]).is_err());
-    assert!(Reader::open(place.root(), From::Start).unwrap().next_entry().is_err());
+    assert!(append_events(place.root(), &[leak(0, 1, "x")]).is_err());
+    assert!(EventReader::open(place.root(), EventPosition::Start).unwrap().next_entry().is_err());
     assert_eq!(std::fs::metadata(place.current()).unwrap().uid(), 65_534);
 }
 
@@ -231,7 +232,7 @@ fn events_of_another_user_are_left_alone() {
 fn a_follower_goes_on_when_the_root_is_made_anew_or_the_file_is_emptied() {
     let place = Place::new();
     std::fs::remove_dir(place.root()).unwrap();
-    let mut reader = Reader::open(place.root(), From::End).unwrap();
+    let mut reader = EventReader::open(place.root(), EventPosition::End).unwrap();
     let mut next = |number: usize| {
         let end = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();
@@ -244,15 +245,15 @@ fn a_follower_goes_on_when_the_root_is_made_anew_or_the_file_is_emptied() {
     };
     for number in 0..3 {
         std::fs::create_dir(place.root()).unwrap();
-        append(place.root(), &[leak(0, number, "x")]).unwrap();
+        append_events(place.root(), &[leak(0, number, "x")]).unwrap();
         next(number);
         std::fs::remove_file(place.current()).unwrap();
         std::fs::remove_dir(place.root()).unwrap();
     }
     std::fs::create_dir(place.root()).unwrap();
-    append(place.root(), &[leak(0, 3, "a long text that is there no more")]).unwrap();
+    append_events(place.root(), &[leak(0, 3, "a long text that is there no more")]).unwrap();
     next(3);
     std::fs::write(place.current(), "").unwrap();
-    append(place.root(), &[leak(0, 4, "x")]).unwrap();
+    append_events(place.root(), &[leak(0, 4, "x")]).unwrap();
     next(4);
 }

@@ -4,7 +4,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log_support::{Place, Read};
-use penfold_state::log::{Entry, From, LogError, PipeState, Reader, Stream, USUAL_LIMIT, Writer};
+use penfold_state::log::{
+    LogEntry, LogError, LogPosition, LogReader, LogWriter, PipeState, Stream, USUAL_LIMIT,
+};
 use proptest::prelude::*;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::AsFd;
@@ -25,14 +27,14 @@ proptest! {
         reopen_at in 0_usize..60,
     ) {
         let place = Place::new();
-        let mut writer = Writer::create(place.as_fd(), limit).unwrap();
-        let mut reader = place.read(From::Start);
+        let mut writer = LogWriter::create(place.as_fd(), limit).unwrap();
+        let mut reader = place.read(LogPosition::Start);
         let (mut all, mut out, mut err) = (Vec::new(), Vec::new(), Vec::new());
         let mut seen = Read::default();
         for (number, &(is_err, length)) in pieces.iter().enumerate() {
             if number == reopen_at {
                 drop(writer);
-                writer = Writer::reopen(place.as_fd(), 1).unwrap();
+                writer = LogWriter::reopen(place.as_fd(), 1).unwrap();
             }
             let piece = bytes(all.len(), length);
             writer.append(if is_err { Stream::Stderr } else { Stream::Stdout }, &piece);
@@ -42,7 +44,7 @@ proptest! {
                 while seen.take(&mut reader) {}
             }
         }
-        let late = Read::to_end(&mut place.read(From::Start));
+        let late = Read::to_end(&mut place.read(LogPosition::Start));
         prop_assert!(all.ends_with(&late.all) && out.ends_with(&late.out) && err.ends_with(&late.err));
         prop_assert_eq!((late.lost, late.missed, late.damaged), (0, 0, 0));
         let size = std::fs::metadata(place.log()).unwrap().len();
@@ -61,18 +63,18 @@ proptest! {
     #[test]
     fn reading_goes_on_at_any_byte(length in 1_usize..20_000, at in 0_usize..20_000) {
         let place = Place::new();
-        let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+        let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
         let text = bytes(0, length);
         for piece in text.chunks(777) {
             writer.append(Stream::Stdout, piece);
         }
         let at = at % length;
-        let whole = Read::to_end(&mut place.read(From::Start));
+        let whole = Read::to_end(&mut place.read(LogPosition::Start));
         let mut before = 0;
         for (offset, length) in whole.pieces {
             if at < before + length {
                 let offset = offset + u64::try_from(at - before).unwrap();
-                let rest = Read::to_end(&mut place.read(From::Offset(offset)));
+                let rest = Read::to_end(&mut place.read(LogPosition::Offset(offset)));
                 prop_assert_eq!(rest.pieces[0].0, offset);
                 prop_assert!(rest.all == text[at..]);
                 break;
@@ -89,20 +91,20 @@ proptest! {
         cut in 1_usize..9,
     ) {
         let place = Place::new();
-        let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+        let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
         for piece in text.as_bytes().chunks(cut) {
             writer.append(Stream::Stdout, piece);
         }
         let all: Vec<&str> = text.split_inclusive('\n').collect();
         let expected = all[all.len().saturating_sub(usize::try_from(lines).unwrap())..].concat();
-        prop_assert_eq!(place.text(From::Last { lines, of: None }), expected);
+        prop_assert_eq!(place.text(LogPosition::Last { lines, of: None }), expected);
     }
 }
 
 #[test]
 fn the_last_lines_are_found_over_many_blocks() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 256 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 256 << 10).unwrap();
     let mut out = Vec::new();
     for number in 0..20_000 {
         let line = format!("line {number} of many\n");
@@ -114,81 +116,83 @@ fn the_last_lines_are_found_over_many_blocks() {
     }
     for lines in [1, 7, 900, 2500] {
         let wanted = out[out.len() - usize::try_from(lines).unwrap()..].concat();
-        let read = Read::to_end(&mut place.read(From::Last { lines, of: Some(Stream::Stdout) }));
+        let read = Read::to_end(&mut place.read(LogPosition::Last { lines, of: Some(Stream::Stdout) }));
         assert_eq!(String::from_utf8(read.out).unwrap(), wanted, "{lines}");
     }
-    let read = Read::to_end(&mut place.read(From::Last { lines: 2, of: Some(Stream::Stderr) }));
+    let read = Read::to_end(&mut place.read(LogPosition::Last { lines: 2, of: Some(Stream::Stderr) }));
     assert_eq!(String::from_utf8(read.err).unwrap(), "e18500\ne19500\n");
-    let all = place.text(From::Start);
-    assert_eq!(place.text(From::Last { lines: 1_000_000, of: None }), all);
+    let all = place.text(LogPosition::Start);
+    assert_eq!(place.text(LogPosition::Last { lines: 1_000_000, of: None }), all);
 }
 
 /// spec: 9.1
 #[test]
 fn a_time_is_found_over_many_blocks() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
     for number in 0..4000 {
         writer.append(Stream::Stdout, format!("{number}\n").as_bytes());
     }
     let mut times = Vec::new();
-    let mut reader = place.read(From::Start);
+    let mut reader = place.read(LogPosition::Start);
     while let Some(entry) = reader.next_entry().unwrap() {
-        let Entry::Data { time, bytes, .. } = entry else { panic!("{entry:?}") };
+        let LogEntry::Data { time, bytes, .. } = entry else { panic!("{entry:?}") };
         times.push((time, String::from_utf8(bytes.to_vec()).unwrap()));
     }
     assert!(times.is_sorted_by_key(|(time, _)| *time) && times.len() > 1000);
     for at in [0, 1, 300, times.len() - 1] {
         let first = times.iter().position(|(time, _)| *time >= times[at].0).unwrap();
         let wanted: String = times[first..].iter().map(|(_, line)| line.as_str()).collect();
-        assert_eq!(place.text(From::Since(times[at].0)), wanted);
+        assert_eq!(place.text(LogPosition::Since(times[at].0)), wanted);
     }
-    assert_eq!(place.text(From::Since(u64::MAX)), "");
+    assert_eq!(place.text(LogPosition::Since(u64::MAX)), "");
 }
 
 /// spec: 9.2
 #[test]
 fn an_offset_that_is_gone_says_how_much_was_missed() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 12 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 12 << 10).unwrap();
     writer.append(Stream::Stdout, b"first");
-    let mut reader = place.read(From::Start);
-    assert!(matches!(reader.next_entry(), Ok(Some(Entry::Data { bytes: b"first", .. }))));
+    let mut reader = place.read(LogPosition::Start);
+    assert!(matches!(reader.next_entry(), Ok(Some(LogEntry::Data { bytes: b"first", .. }))));
     let offset = reader.offset();
     for _ in 0..100 {
         writer.append(Stream::Stdout, &[b'x'; 500]);
     }
-    for reader in [&mut reader, &mut place.read(From::Offset(offset))] {
-        let Ok(Some(Entry::Missed { bytes })) = reader.next_entry() else { panic!("nothing missed") };
-        let Ok(Some(Entry::Data { offset: next, .. })) = reader.next_entry() else { panic!("nothing left") };
+    for reader in [&mut reader, &mut place.read(LogPosition::Offset(offset))] {
+        let Ok(Some(LogEntry::Missed { bytes })) = reader.next_entry() else { panic!("nothing missed") };
+        let Ok(Some(LogEntry::Data { offset: next, .. })) = reader.next_entry() else {
+            panic!("nothing left")
+        };
         assert_eq!(offset + bytes + 16, next);
     }
-    assert_eq!(place.text(From::Offset(u64::MAX)), "");
+    assert_eq!(place.text(LogPosition::Offset(u64::MAX)), "");
 }
 
 /// spec: 9.5
 #[test]
 fn what_was_not_marked_when_the_writer_died_is_cut() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
     writer.append(Stream::Stdout, b"whole\n");
     drop(writer);
     let end = std::fs::metadata(place.log()).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(place.log()).unwrap();
     file.write_all_at(&[7; 3000], end).unwrap();
-    let mut writer = Writer::reopen(place.as_fd(), USUAL_LIMIT).unwrap();
-    assert_eq!(place.text(From::Start), "whole\n");
+    let mut writer = LogWriter::reopen(place.as_fd(), USUAL_LIMIT).unwrap();
+    assert_eq!(place.text(LogPosition::Start), "whole\n");
     writer.append(Stream::Stderr, b"and on\n");
-    let read = Read::to_end(&mut place.read(From::Start));
+    let read = Read::to_end(&mut place.read(LogPosition::Start));
     assert_eq!((read.all.as_slice(), read.damaged), (&b"whole\nand on\n"[..], 0));
 }
 
 #[test]
 fn a_second_log_is_not_made_and_a_missing_one_is_named() {
     let place = Place::new();
-    assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Missing)));
-    let writer = Writer::create(place.as_fd(), 0).unwrap();
-    assert!(Writer::create(place.as_fd(), 0).is_err());
+    assert!(matches!(LogReader::open(place.as_fd(), LogPosition::Start), Err(LogError::Missing)));
+    let writer = LogWriter::create(place.as_fd(), 0).unwrap();
+    assert!(LogWriter::create(place.as_fd(), 0).is_err());
     drop(writer);
     assert_eq!(std::fs::metadata(place.log()).unwrap().mode() & 0o777, 0o600);
 }
@@ -200,13 +204,13 @@ fn a_log_is_whole_as_soon_as_it_is_seen() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..2000 {
-                drop(Writer::create(place.as_fd(), 0).unwrap());
+                drop(LogWriter::create(place.as_fd(), 0).unwrap());
                 std::fs::remove_file(place.log()).unwrap();
             }
             made.store(true, Ordering::Relaxed);
         });
         while !made.load(Ordering::Relaxed) {
-            match Reader::open(place.as_fd(), From::Start) {
+            match LogReader::open(place.as_fd(), LogPosition::Start) {
                 Ok(_) | Err(LogError::Missing) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -214,16 +218,16 @@ fn a_log_is_whole_as_soon_as_it_is_seen() {
     });
     // Its writer died before it wrote.
     std::fs::write(place.log(), b"").unwrap();
-    assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Missing)));
-    Writer::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
-    assert_eq!(place.text(From::Start), "anew");
+    assert!(matches!(LogReader::open(place.as_fd(), LogPosition::Start), Err(LogError::Missing)));
+    LogWriter::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
+    assert_eq!(place.text(LogPosition::Start), "anew");
 }
 
 /// spec: 9.3
 #[test]
 fn a_pipe_is_drained_in_bounded_steps_up_to_its_end() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), USUAL_LIMIT).unwrap();
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
     let size = rustix::pipe::fcntl_setpipe_size(&write, 1 << 20).unwrap();
     let empty = writer.drain(Stream::Stdout, read.as_fd()).unwrap();
@@ -243,10 +247,10 @@ fn a_pipe_is_drained_in_bounded_steps_up_to_its_end() {
     assert_eq!(moved, u64::try_from(size).unwrap());
     // A stream that never ends gets no more of the writer's time than others.
     let endless = std::fs::File::open("/dev/zero").unwrap();
-    let mut other = Writer::create(Place::new().as_fd(), 64 << 10).unwrap();
+    let mut other = LogWriter::create(Place::new().as_fd(), 64 << 10).unwrap();
     let drained = other.drain(Stream::Stdout, endless.as_fd()).unwrap();
     assert!(drained.bytes <= (1 << 20) + (64 << 10) && drained.state == PipeState::Open);
     drop(write);
     assert_eq!(writer.drain(Stream::Stdout, read.as_fd()).unwrap().state, PipeState::End);
-    assert!(Read::to_end(&mut place.read(From::Start)).out == text);
+    assert!(Read::to_end(&mut place.read(LogPosition::Start)).out == text);
 }

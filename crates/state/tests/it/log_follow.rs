@@ -4,17 +4,17 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log_support::Place;
-use penfold_state::log::{Entry, From, Stream, USUAL_LIMIT, Waited, Writer};
+use penfold_state::log::{LogEntry, LogPosition, LogWaitEnd, LogWriter, Stream, USUAL_LIMIT};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 #[test]
 fn a_follower_notices_that_nobody_reads_it() {
     let place = Place::new();
-    let _writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let _writer = LogWriter::create(place.as_fd(), USUAL_LIMIT).unwrap();
     let (far, near) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     drop(far);
-    let waited = place.read(From::Start).wait(|| false, Some(near.as_fd())).unwrap();
-    assert_eq!(waited, Waited::HungUp);
+    let waited = place.read(LogPosition::Start).wait(|| false, Some(near.as_fd())).unwrap();
+    assert_eq!(waited, LogWaitEnd::HungUp);
 }
 
 /// spec: 9.2
@@ -22,29 +22,29 @@ fn a_follower_notices_that_nobody_reads_it() {
 fn readers_that_are_overtaken_see_nothing_wrong() {
     const LINE: usize = 50;
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
             .map(|_| {
-                let mut reader = place.read(From::Start);
+                let mut reader = place.read(LogPosition::Start);
                 let over = &over;
                 scope.spawn(move || {
                     let (mut next, mut missed, mut lines) = (0_u64, 0, 0_u64);
                     loop {
                         while let Some(entry) = reader.next_entry().unwrap() {
                             match entry {
-                                Entry::Data { bytes, .. } => {
+                                LogEntry::Data { bytes, .. } => {
                                     let number: u64 =
                                         std::str::from_utf8(bytes).unwrap().trim().parse().unwrap();
                                     assert!(number == next || (number > next && missed > 0));
                                     (next, missed, lines) = (number + 1, 0, lines + 1);
                                 }
-                                Entry::Missed { bytes } => missed += bytes,
+                                LogEntry::Missed { bytes } => missed += bytes,
                                 other => panic!("{other:?} after {next}"),
                             }
                         }
-                        if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == Waited::Ended {
+                        if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == LogWaitEnd::Ended {
                             return (next, lines);
                         }
                     }

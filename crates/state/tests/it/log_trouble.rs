@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
 
 use crate::log_support::{Place, Read};
-use penfold_state::log::{From, LogError, Reader, Stream, USUAL_LIMIT, Writer};
+use penfold_state::log::{LogError, LogPosition, LogReader, LogWriter, Stream, USUAL_LIMIT};
 use proptest::prelude::*;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
@@ -32,7 +32,7 @@ fn a_full_disk_blocks_nobody_and_what_is_lost_is_counted() {
         return skip("only root may mount a small file system");
     }
     let dir = tmpfs("256k").unwrap();
-    let mut writer = Writer::create(dir.as_fd(), USUAL_LIMIT).unwrap();
+    let mut writer = LogWriter::create(dir.as_fd(), USUAL_LIMIT).unwrap();
     writer.append(Stream::Stdout, b"before\n");
     let filler = fill(&dir);
     let mut given = 0;
@@ -40,7 +40,7 @@ fn a_full_disk_blocks_nobody_and_what_is_lost_is_counted() {
         writer.append(Stream::Stdout, &[b'x'; 10_000]);
         given += 10_000;
     }
-    let mut reader = Reader::open(dir.as_fd(), From::Start).unwrap();
+    let mut reader = LogReader::open(dir.as_fd(), LogPosition::Start).unwrap();
     let mut read = Read::to_end(&mut reader);
     assert!(writer.lost() > 0 && reader.lost() == writer.lost());
     rustix::fs::ftruncate(&filler, 0).unwrap();
@@ -59,8 +59,8 @@ fn a_disk_that_is_full_from_the_first_byte_has_no_log() {
     }
     let dir = tmpfs("64k").unwrap();
     let _filler = fill(&dir);
-    assert!(matches!(Writer::create(dir.as_fd(), USUAL_LIMIT), Err(LogError::Io { .. })));
-    assert!(matches!(Reader::open(dir.as_fd(), From::Start), Err(LogError::Missing)));
+    assert!(matches!(LogWriter::create(dir.as_fd(), USUAL_LIMIT), Err(LogError::Io { .. })));
+    assert!(matches!(LogReader::open(dir.as_fd(), LogPosition::Start), Err(LogError::Missing)));
 }
 
 /// spec: 9.2
@@ -70,7 +70,7 @@ fn a_ring_that_is_full_grown_needs_no_more_room() {
         return skip("only root may mount a small file system");
     }
     let dir = tmpfs("256k").unwrap();
-    let mut writer = Writer::create(dir.as_fd(), 64 << 10).unwrap();
+    let mut writer = LogWriter::create(dir.as_fd(), 64 << 10).unwrap();
     for _ in 0..100 {
         writer.append(Stream::Stdout, &[b'x'; 1000]);
     }
@@ -79,7 +79,7 @@ fn a_ring_that_is_full_grown_needs_no_more_room() {
         writer.append(Stream::Stdout, &[b'y'; 1000]);
     }
     assert_eq!(writer.lost(), 0);
-    let read = Read::to_end(&mut Reader::open(dir.as_fd(), From::Start).unwrap());
+    let read = Read::to_end(&mut LogReader::open(dir.as_fd(), LogPosition::Start).unwrap());
     assert!(read.all.len() > 40_000 && read.all.iter().all(|&byte| byte == b'y') && read.lost == 0);
 }
 
@@ -88,8 +88,8 @@ fn a_ring_that_is_full_grown_needs_no_more_room() {
 fn links_directories_fifos_and_strangers_are_refused() {
     let place = Place::new();
     let other = Place::new();
-    drop(Writer::create(other.as_fd(), 0).unwrap());
-    let refused = || Reader::open(place.as_fd(), From::Start).map(drop);
+    drop(LogWriter::create(other.as_fd(), 0).unwrap());
+    let refused = || LogReader::open(place.as_fd(), LogPosition::Start).map(drop);
     symlink(other.log(), place.log()).unwrap();
     assert!(matches!(refused(), Err(LogError::Damaged(_))));
     std::fs::remove_file(place.log()).unwrap();
@@ -102,10 +102,10 @@ fn links_directories_fifos_and_strangers_are_refused() {
     if !rustix::process::geteuid().is_root() {
         return skip("only root may give a file away");
     }
-    drop(Writer::create(place.as_fd(), 0).unwrap());
+    drop(LogWriter::create(place.as_fd(), 0).unwrap());
     std::os::unix::fs::chown(place.log(), Some(65_534), None).unwrap();
     assert!(matches!(refused(), Err(LogError::Stranger { owner: 65_534, .. })));
-    assert!(matches!(Writer::reopen(place.as_fd(), 0), Err(LogError::Stranger { .. })));
+    assert!(matches!(LogWriter::reopen(place.as_fd(), 0), Err(LogError::Stranger { .. })));
 }
 
 /// spec: 9.5
@@ -115,14 +115,14 @@ fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
     let mut launcher = b"penfold log\n\x02\0\0\0".to_vec();
     launcher.resize(5000, 0);
     std::fs::write(place.log(), &launcher).unwrap();
-    assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Newer)));
-    assert!(matches!(Writer::reopen(place.as_fd(), 0), Err(LogError::Newer)));
+    assert!(matches!(LogReader::open(place.as_fd(), LogPosition::Start), Err(LogError::Newer)));
+    assert!(matches!(LogWriter::reopen(place.as_fd(), 0), Err(LogError::Newer)));
     assert_eq!(std::fs::read(place.log()).unwrap(), launcher);
     for garbage in [&b"penfold"[..], &[0; 5000], &[0xff; 5000]] {
         std::fs::write(place.log(), garbage).unwrap();
-        assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Damaged(_))));
-        Writer::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
-        assert_eq!(place.text(From::Start), "anew");
+        assert!(matches!(LogReader::open(place.as_fd(), LogPosition::Start), Err(LogError::Damaged(_))));
+        LogWriter::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
+        assert_eq!(place.text(LogPosition::Start), "anew");
     }
 }
 
@@ -130,23 +130,23 @@ fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
 #[test]
 fn a_damaged_block_is_named_and_the_next_one_read() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
     for number in 0..1000 {
         writer.append(Stream::Stdout, format!("{number:15}\n").as_bytes());
     }
     let file = std::fs::OpenOptions::new().write(true).open(place.log()).unwrap();
     // The position is in the second block, at the head of a frame.
     file.write_all_at(&[0xff; 16], 4096 + 4096 + 320).unwrap();
-    let read = Read::to_end(&mut place.read(From::Start));
+    let read = Read::to_end(&mut place.read(LogPosition::Start));
     assert_eq!(read.damaged, 4096 - 320);
     assert!(read.all.ends_with(format!("{:15}\n", 999).as_bytes()));
     assert_eq!(u64::try_from(read.all.len()).unwrap(), 16_000 - (4096 - 320) / 32 * 16);
     // A truncated log continues where it is whole again.
     file.set_len(4096 + 100).unwrap();
-    let read = Read::to_end(&mut place.read(From::Start));
+    let read = Read::to_end(&mut place.read(LogPosition::Start));
     assert!(read.damaged > 30_000 && read.all.starts_with(format!("{:15}\n", 0).as_bytes()));
     writer.append(Stream::Stdout, &[b'o'; 5000]);
-    assert!(Read::to_end(&mut place.read(From::Start)).all.ends_with(b"ooo"));
+    assert!(Read::to_end(&mut place.read(LogPosition::Start)).all.ends_with(b"ooo"));
 }
 
 proptest! {
@@ -163,7 +163,7 @@ proptest! {
         offset in any::<u64>(),
     ) {
         let place = Place::new();
-        let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+        let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
         for length in 1..500 {
             writer.append(Stream::Stderr, &[b'\n'; 500][..length]);
         }
@@ -177,16 +177,16 @@ proptest! {
         }
         file.flush().unwrap();
         let begins =
-            [From::Start, From::Offset(offset), From::Last { lines: offset, of: None }, From::Since(offset)];
+            [LogPosition::Start, LogPosition::Offset(offset), LogPosition::Last { lines: offset, of: None }, LogPosition::Since(offset)];
         for from in begins {
-            if let Ok(mut reader) = Reader::open(place.as_fd(), from) {
+            if let Ok(mut reader) = LogReader::open(place.as_fd(), from) {
                 // Each piece is a step forward in a ring of 15 blocks.
                 prop_assert!(Read::to_end(&mut reader).all.len() <= 64 << 10);
             }
         }
-        if let Ok(mut writer) = Writer::reopen(place.as_fd(), 64 << 10) {
+        if let Ok(mut writer) = LogWriter::reopen(place.as_fd(), 64 << 10) {
             writer.append(Stream::Stdout, b"the end");
-            let read = Read::to_end(&mut place.read(From::Start));
+            let read = Read::to_end(&mut place.read(LogPosition::Start));
             prop_assert!(read.all.ends_with(b"the end"), "{} {}", read.damaged, read.missed);
         }
     }
@@ -196,9 +196,9 @@ proptest! {
     fn a_mark_of_anywhere_ends_every_reader(end in any::<u64>(), lost in any::<u64>(), shift in 0_u32..64) {
         let end = end >> shift;
         let place = Place::new();
-        let mut writer = Writer::create(place.as_fd(), 64 << 10).unwrap();
+        let mut writer = LogWriter::create(place.as_fd(), 64 << 10).unwrap();
         writer.append(Stream::Stdout, b"one\n");
-        let mut early = place.read(From::Start);
+        let mut early = place.read(LogPosition::Start);
         let mut mark = Vec::new();
         let check = end ^ lost.rotate_left(32) ^ 0x7065_6e66_6f6c_6421;
         for number in [end, lost, check] {
@@ -207,12 +207,12 @@ proptest! {
         std::fs::OpenOptions::new().write(true).open(place.log()).unwrap().write_all_at(&mark, 64).unwrap();
         let mut read = Read::default();
         while let Ok(Some(_)) = early.next_entry() {}
-        if let Ok(mut reader) = Reader::open(place.as_fd(), From::Start) {
+        if let Ok(mut reader) = LogReader::open(place.as_fd(), LogPosition::Start) {
             while read.take(&mut reader) {}
             prop_assert!(read.all.len() <= 4);
         }
-        let mut writer = Writer::reopen(place.as_fd(), 0).unwrap();
+        let mut writer = LogWriter::reopen(place.as_fd(), 0).unwrap();
         writer.append(Stream::Stdout, b"the end");
-        prop_assert!(place.text(From::Start).ends_with("the end"));
+        prop_assert!(place.text(LogPosition::Start).ends_with("the end"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::log_support::{Place, Read, latencies, wait};
-use penfold_state::log::{From, LogError, Reader, Stream, USUAL_LIMIT, Waited, Writer};
+use penfold_state::log::{LogError, LogPosition, LogReader, LogWaitEnd, LogWriter, Stream, USUAL_LIMIT};
 use rustix::event::PollFlags;
 use rustix::fs::inotify::{CreateFlags, init};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -25,15 +25,15 @@ fn a_line_reaches_a_follower_within_milliseconds() {
 #[test]
 fn a_follower_hears_of_the_end_at_once() {
     let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let mut writer = LogWriter::create(place.as_fd(), USUAL_LIMIT).unwrap();
     let over = AtomicBool::new(false);
-    let mut reader = place.read(From::Start);
+    let mut reader = place.read(LogPosition::Start);
     std::thread::scope(|scope| {
         let follower = scope.spawn(|| {
             let mut read = Read::default();
             loop {
                 while read.take(&mut reader) {}
-                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == Waited::Ended {
+                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == LogWaitEnd::Ended {
                     return (read.all, Instant::now());
                 }
             }
@@ -103,7 +103,7 @@ fn by_looking() {
 #[test]
 fn a_damaged_mark_is_named_within_a_second_on_a_busy_processor() {
     let place = Place::new();
-    drop(Writer::create(place.as_fd(), 0).unwrap());
+    drop(LogWriter::create(place.as_fd(), 0).unwrap());
     let file = std::fs::OpenOptions::new().write(true).open(place.log()).unwrap();
     file.write_all_at(&[0xff; 24], 64).unwrap();
     let processors = sched_getaffinity(None).unwrap();
@@ -121,7 +121,7 @@ fn a_damaged_mark_is_named_within_a_second_on_a_busy_processor() {
             });
         }
         let begun = Instant::now();
-        let opened = Reader::open(place.as_fd(), From::Start);
+        let opened = LogReader::open(place.as_fd(), LogPosition::Start);
         over.store(true, Ordering::Relaxed);
         (matches!(opened, Err(LogError::Damaged(_))), begun.elapsed())
     });

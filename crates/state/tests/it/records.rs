@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_state::intent::{Detached, Intent};
+use penfold_state::intent::{DetachedIntent, Intent};
 use penfold_state::record::SCHEMA;
 use penfold_state::{Id, Limits, Registry, recovery};
 
@@ -80,6 +80,12 @@ fn intent() -> Intent {
     }
 }
 
+/// Does what a launcher does for the sandboxes of others.
+fn sweep(place: &Place) {
+    let orphans = recovery::find_orphans(&place.registry, "").unwrap();
+    recovery::sweep_orphans(&place.registry, &orphans, PATIENCE);
+}
+
 fn text(intent: &Intent) -> Vec<u8> {
     serde_json::to_vec(intent).unwrap()
 }
@@ -94,7 +100,7 @@ fn a_record_cannot_name_a_directory_of_others_as_its_scratch() {
     let precious = place.precious("home");
     let intent = Intent { scratch: Some(precious.clone()), ..intent() };
     place.forge(&intent.id.short(), &text(&intent));
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert!(is_whole(&precious));
     assert_eq!(place.names(), Vec::<String>::new());
 }
@@ -107,7 +113,7 @@ fn a_record_cannot_name_the_scratch_of_another_sandbox() {
     place.forge(&mine.id.short(), &text(&Intent { scratch: Some(precious.clone()), ..mine.clone() }));
     // A record must not name another sandbox's directory under its own name either.
     place.forge("0123456789ab", &text(&Intent { scratch: Some(precious.clone()), ..other }));
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert!(is_whole(&precious));
 }
 
@@ -117,7 +123,7 @@ fn the_own_scratch_goes_with_a_record_that_nobody_looks_after() {
     let intent = intent();
     let scratch = place.precious(&format!("penfold-{}", intent.id));
     place.forge(&intent.id.short(), &text(&Intent { scratch: Some(scratch.clone()), ..intent }));
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert!(!scratch.try_exists().unwrap());
     assert_eq!(place.names(), Vec::<String>::new());
 }
@@ -130,7 +136,7 @@ fn a_link_in_the_place_of_the_scratch_is_not_followed() {
     let scratch = place.dir.path().join(format!("penfold-{}", intent.id));
     std::os::unix::fs::symlink(&precious, &scratch).unwrap();
     place.forge(&intent.id.short(), &text(&Intent { scratch: Some(scratch), ..intent }));
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert!(is_whole(&precious));
 }
 
@@ -141,7 +147,7 @@ fn a_record_of_a_newer_format_is_left_as_it_is_and_holds_up_nobody() {
     place.forge("bbbbbbbbbbbb", &text(&Intent { schema: SCHEMA + 1, ..intent() }));
     let old = intent();
     place.forge(&old.id.short(), &text(&old));
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     let mut left = place.names();
     left.sort_unstable();
     assert_eq!(left, ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]);
@@ -161,7 +167,7 @@ fn a_damaged_record_goes_and_takes_nothing_with_it() {
     {
         place.forge(&format!("{number:012x}"), damaged);
     }
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert!(is_whole(&precious));
     assert_eq!(place.names(), Vec::<String>::new());
 }
@@ -174,7 +180,7 @@ fn a_fifo_in_the_place_of_the_intent_holds_up_nobody() {
     std::fs::remove_file(&file).unwrap();
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    sweep(&place);
     assert_eq!(place.names(), Vec::<String>::new());
 }
 
@@ -208,7 +214,7 @@ fn a_record_of_an_older_penfold_has_no_limits_and_limits_read_back() {
 }
 
 /// Makes a record without a supervisor for a sandbox with a leaf in `leaf` and a report; returns its name.
-fn reported(place: &Place, leaf: &Path, detached: Option<Detached>) -> String {
+fn reported(place: &Place, leaf: &Path, detached: Option<DetachedIntent>) -> String {
     let intent = intent();
     let name = intent.id.short();
     let leaf = leaf.join(format!("penfold-{name}"));
@@ -222,11 +228,11 @@ fn reported(place: &Place, leaf: &Path, detached: Option<Detached>) -> String {
 fn what_has_ended_is_seen_to_have_without_being_opened() {
     use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
     let place = Place::new();
-    let record = place.record(&reported(&place, place.dir.path(), Some(Detached::default())));
+    let record = place.record(&reported(&place, place.dir.path(), Some(DetachedIntent::default())));
     let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
     add_watch(&watch, &record, WatchFlags::OPEN).unwrap();
-    assert!(!recovery::has_orphans(&place.registry, "").unwrap());
-    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    assert!(recovery::find_orphans(&place.registry, "").unwrap().is_empty());
+    sweep(&place);
     let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
     assert!(Reader::new(&watch, &mut buffer).next().is_err(), "it was opened");
     assert!(record.join("report.json").try_exists().unwrap());
@@ -236,12 +242,12 @@ fn what_has_ended_is_seen_to_have_without_being_opened() {
 #[test]
 fn a_report_beside_a_leaf_does_not_keep_an_orphan_from_being_found() {
     // A foreground sandbox has no report but a forged one.
-    for detached in [Some(Detached::default()), None] {
+    for detached in [Some(DetachedIntent::default()), None] {
         let place = Place::new();
         let name = reported(&place, place.dir.path(), detached);
         assert!(place.registry.take_orphan(&name).unwrap().is_none());
         std::fs::create_dir(place.dir.path().join(format!("penfold-{name}"))).unwrap();
-        assert!(recovery::has_orphans(&place.registry, "").unwrap());
+        assert!(!recovery::find_orphans(&place.registry, "").unwrap().is_empty());
         assert!(place.registry.take_orphan(&name).unwrap().is_some());
     }
 }
@@ -260,7 +266,7 @@ fn records_are_made_while_others_look_for_those_that_were_left() {
             })
             .collect();
         while makers.iter().any(|maker| !maker.is_finished()) {
-            let _ = recovery::has_orphans(&place.registry, "");
+            let _ = recovery::find_orphans(&place.registry, "");
             std::thread::yield_now();
         }
         for maker in makers {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_state::wire::{self, Answer, Received};
+use penfold_state::wire::{self, Answer, ReceiveResult};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// The number of messages in a row.
@@ -17,11 +17,11 @@ fn pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// Receives message after message while another thread sends them.
-fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
+fn none_is_lost(receive: impl Fn(&OwnedFd) -> ReceiveResult<Answer>) {
     let (here, there) = pair();
     let sender = std::thread::spawn(move || {
         for number in 0..MANY {
-            wire::send(&there, &Answer::Refused(format!("number {number}"))).unwrap();
+            wire::send_message(&there, &Answer::Refused(format!("number {number}"))).unwrap();
         }
         there
     });
@@ -29,9 +29,9 @@ fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
         let until = Instant::now() + LIMIT;
         let answer = loop {
             match receive(&here) {
-                Received::Message(answer) => break answer,
-                Received::Nothing => assert!(Instant::now() < until, "number {number} was lost"),
-                Received::End => panic!("the sender has gone before number {number}"),
+                ReceiveResult::Message(answer) => break answer,
+                ReceiveResult::Nothing => assert!(Instant::now() < until, "number {number} was lost"),
+                ReceiveResult::End => panic!("the sender has gone before number {number}"),
             }
         };
         assert!(
@@ -40,13 +40,13 @@ fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
         );
     }
     drop(sender.join().unwrap());
-    assert!(matches!(receive(&here), Received::End));
+    assert!(matches!(receive(&here), ReceiveResult::End));
 }
 
 /// spec: 11.8
 #[test]
 fn a_message_that_comes_while_somebody_looks_is_not_lost() {
-    none_is_lost(|socket| wire::receive(socket).unwrap());
+    none_is_lost(|socket| wire::receive_message(socket).unwrap());
 }
 
 /// spec: 11.8
@@ -55,7 +55,7 @@ fn nor_is_one_with_descriptors() {
     let (here, there) = pair();
     wire::send_with(&there, &Answer::Done, &[there.as_fd()]).unwrap();
     let (received, fds) = wire::receive_with::<Answer>(&here).unwrap();
-    assert!(matches!(received, Received::Message(Answer::Done)) && fds.len() == 1);
+    assert!(matches!(received, ReceiveResult::Message(Answer::Done)) && fds.len() == 1);
     none_is_lost(|socket| wire::receive_with(socket).unwrap().0);
 }
 
@@ -64,19 +64,19 @@ fn nor_is_one_with_descriptors() {
 fn last_word_of_one_that_left_without_hearing_us_is_not_lost() {
     for with_descriptors in [false, true] {
         let (here, there) = pair();
-        wire::send(&here, &Answer::Running).unwrap();
-        wire::send(&there, &Answer::Done).unwrap();
-        wire::send(&there, &Answer::Refused("last".to_owned())).unwrap();
+        wire::send_message(&here, &Answer::Running).unwrap();
+        wire::send_message(&there, &Answer::Done).unwrap();
+        wire::send_message(&there, &Answer::Refused("last".to_owned())).unwrap();
         drop(there);
-        let next = || -> Received<Answer> {
+        let next = || -> ReceiveResult<Answer> {
             if with_descriptors {
                 wire::receive_with(&here).unwrap().0
             } else {
-                wire::receive(&here).unwrap()
+                wire::receive_message(&here).unwrap()
             }
         };
-        assert!(matches!(next(), Received::Message(Answer::Done)));
-        assert!(matches!(next(), Received::Message(Answer::Refused(_))));
-        assert!(matches!(next(), Received::End));
+        assert!(matches!(next(), ReceiveResult::Message(Answer::Done)));
+        assert!(matches!(next(), ReceiveResult::Message(Answer::Refused(_))));
+        assert!(matches!(next(), ReceiveResult::End));
     }
 }

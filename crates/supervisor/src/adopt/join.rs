@@ -11,14 +11,14 @@ use penfold_teardown::{Level, Search, Selector};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::prepared::Prepared;
+use crate::sandbox_parts::SandboxParts;
 
 /// The most searches for members outside of the leaf. A tree that forks faster than it is moved is not adopted into a
 /// leaf.
 const MAX_SEARCHES: usize = 64;
 
 /// A tree that was adopted.
-pub(super) struct Joined {
+pub(super) struct AdoptedTree {
     /// The root of the tree.
     pub(super) root: Stat,
     /// A pidfd of the root.
@@ -26,10 +26,10 @@ pub(super) struct Joined {
     /// The search that finds the members.
     pub(super) search: Search,
     /// The members that were moved into the leaf, and their cgroups before.
-    moved: Vec<Moved>,
+    moved: Vec<MemberOrigin>,
 }
 
-struct Moved {
+struct MemberOrigin {
     id: ProcessId,
     from: PathBuf,
 }
@@ -39,7 +39,7 @@ struct Moved {
 ///
 /// # Errors
 /// The reason, as a sentence. No member is in the leaf then, or the leaf is no longer held.
-pub(super) fn adopt_tree(prepared: &mut Prepared, root: ProcessId) -> Result<Joined, String> {
+pub(super) fn adopt_tree(parts: &mut SandboxParts, root: ProcessId) -> Result<AdoptedTree, String> {
     let read_error = |error: io::Error| format!("cannot look at process {}: {error}", root.pid);
     let gone = || format!("process {} is gone", root.pid);
     let mut proc = ProcFs::open().map_err(read_error)?;
@@ -48,28 +48,28 @@ pub(super) fn adopt_tree(prepared: &mut Prepared, root: ProcessId) -> Result<Joi
     let mut members = Vec::new();
     let _ = search.find(&mut proc, &mut members).map_err(read_error)?;
     let stat = members.iter().find(|stat| stat.id() == root).cloned().ok_or_else(gone)?;
-    let mut joined = Joined { root: stat, pidfd: process.into_pidfd(), search, moved: Vec::new() };
-    if let Some(leaf) = &prepared.leaf
+    let mut joined = AdoptedTree { root: stat, pidfd: process.into_pidfd(), search, moved: Vec::new() };
+    if let Some(leaf) = &parts.leaf
         && let Err(why) = move_all(leaf, &mut proc, &mut joined)
     {
-        move_back(prepared, &joined);
+        move_back(parts, &joined);
         // An empty leaf is removed. A leaf that still has processes must not be killed: they are no members.
-        if let Some(leaf) = prepared.leaf.take() {
+        if let Some(leaf) = parts.leaf.take() {
             leaf.remove().map_err(|failed| error_chain(&failed.source))?;
         }
-        prepared.leaf_path = None;
-        if prepared.setup.spec.contain == Contain::Cgroup {
+        parts.leaf_path = None;
+        if parts.setup.spec.contain == Contain::Cgroup {
             return Err(why);
         }
-        prepared.weaker = Some(why);
+        parts.weaker = Some(why);
     }
-    prepared.level = if prepared.leaf.is_some() { Level::Cgroup } else { Level::Tree };
+    parts.level = if parts.leaf.is_some() { Level::Cgroup } else { Level::Tree };
     joined.search.forget_led();
     Ok(joined)
 }
 
 /// Moves members until a search finds none outside of the leaf: forks of a member in the leaf are born there.
-fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut Joined) -> Result<(), String> {
+fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut AdoptedTree) -> Result<(), String> {
     let processes = leaf.processes_file().map_err(|error| error_chain(&error))?;
     let read_error = |error: io::Error| format!("cannot look at the members: {error}");
     let mut members = Vec::new();
@@ -84,7 +84,7 @@ fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut Joined) -> Result<(), S
             outside = true;
             let from = directory(leaf, &groups)
                 .ok_or_else(|| format!("the cgroup of process {} is out of sight", stat.pid))?;
-            joined.moved.push(Moved { id: stat.id(), from });
+            joined.moved.push(MemberOrigin { id: stat.id(), from });
             move_one(leaf, &processes, proc, stat.id()).map_err(|error| {
                 format!(
                     "process {} ({}) cannot be moved into a cgroup of its own: {error}",
@@ -126,9 +126,9 @@ fn spare_successor(leaf: &Leaf, proc: &mut ProcFs, id: ProcessId) -> io::Result<
 }
 
 /// Moves the members back into their cgroups.
-pub(super) fn move_back(prepared: &mut Prepared, joined: &Joined) {
-    let (Some(leaf), Ok(mut proc)) = (&prepared.leaf, ProcFs::open()) else { return };
-    for Moved { id, from } in &joined.moved {
+pub(super) fn move_back(parts: &mut SandboxParts, joined: &AdoptedTree) {
+    let (Some(leaf), Ok(mut proc)) = (&parts.leaf, ProcFs::open()) else { return };
+    for MemberOrigin { id, from } in &joined.moved {
         if let Ok(Some(_)) = Process::open_exact(&mut proc, *id)
             && move_to(id.pid, from).is_err()
         {
@@ -147,7 +147,7 @@ pub(super) fn move_back(prepared: &mut Prepared, joined: &Joined) {
         }
     }
     // The teardown would kill the leaf, and with it processes that are no members.
-    prepared.leaf = None;
+    parts.leaf = None;
 }
 
 fn move_to(pid: Pid, cgroup: &Path) -> io::Result<()> {
@@ -176,7 +176,7 @@ fn directory(leaf: &Leaf, groups: &[u8]) -> Option<PathBuf> {
 mod tests {
     use std::process::Command;
 
-    use penfold_cgroup::Place;
+    use penfold_cgroup::LeafPlace;
     use penfold_process::StartTime;
     use penfold_testkit::{skip, wait_until};
 
@@ -185,7 +185,7 @@ mod tests {
     /// Forces a race: the pid of a member belongs to another process when it is written to `cgroup.procs`.
     #[test]
     fn process_that_took_the_pid_of_a_member_goes_back_and_a_member_stays() {
-        let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+        let Ok(place) = LeafPlace::find_here() else { return skip("no cgroup2 to write to") };
         let Ok(leaf) = Leaf::create(&place, &format!("penfold-test-join-{}", std::process::id())) else {
             return skip("no cgroup can be made here");
         };

@@ -11,23 +11,23 @@ use rustix::process::Signal;
 
 use crate::exec_request::{EXEC_REQUEST, ExecRequest};
 use crate::outcome::StartFailure;
-use crate::poll::poll;
-use crate::prepared::Prepared;
+use crate::poll::poll_or_pause;
+use crate::sandbox_parts::SandboxParts;
 use crate::setup::Setup;
-use crate::wire::{self, Received, Request};
+use crate::wire::{self, ReceiveResult, Request};
 
 /// Why a leader was not released.
 #[derive(Debug)]
-pub(crate) enum NotStarted {
+pub(crate) enum ReleaseError {
     /// The leader could not be created.
     Failed(StartFailure),
     /// The sandbox is to be ended.
     Interrupted(Interruption),
 }
 
-impl From<StartFailure> for NotStarted {
-    fn from(failure: StartFailure) -> NotStarted {
-        NotStarted::Failed(failure)
+impl From<StartFailure> for ReleaseError {
+    fn from(failure: StartFailure) -> ReleaseError {
+        ReleaseError::Failed(failure)
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Interruption {
 
 /// Waits for the leader, and for events that end the sandbox meanwhile.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
-pub(crate) struct Watch<'a> {
+pub(crate) struct LaunchWatch<'a> {
     standby: Option<BorrowedFd<'a>>,
     signals: &'a SignalFd,
     limit: Option<Instant>,
@@ -61,18 +61,26 @@ pub(crate) struct Watch<'a> {
     channel_open: bool,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> LaunchWatch<'a> {
     pub(crate) fn new(
-        prepared: &Prepared,
+        parts: &SandboxParts,
         standby: Option<BorrowedFd<'a>>,
         signals: &'a SignalFd,
-    ) -> Watch<'a> {
-        let spec = &prepared.setup.spec;
-        let limit = spec.timeout.and_then(|limit| prepared.setup.began.checked_add(limit));
+    ) -> LaunchWatch<'a> {
+        let spec = &parts.setup.spec;
+        let limit = spec.timeout.and_then(|limit| parts.setup.began.checked_add(limit));
         // No client knows the id of a detached sandbox until its launcher has printed it.
         let ends_with_launcher = spec.detach.is_some() || spec.on_owner_exit != OwnerExit::Keep;
         let keep = spec.detach.as_ref().is_some_and(|detach| detach.keep);
-        Watch { standby, signals, limit, ends_with_launcher, keep, awaits_standby: false, channel_open: true }
+        LaunchWatch {
+            standby,
+            signals,
+            limit,
+            ends_with_launcher,
+            keep,
+            awaits_standby: false,
+            channel_open: true,
+        }
     }
 
     /// Waits until the standby, if there is one, has a session of its own.
@@ -83,7 +91,7 @@ impl<'a> Watch<'a> {
         &mut self,
         setup: &Setup,
         session_ready: BorrowedFd<'_>,
-    ) -> Result<(), NotStarted> {
+    ) -> Result<(), ReleaseError> {
         self.awaits_standby = true;
         if self.standby.is_some() { self.until_readable(setup, session_ready) } else { Ok(()) }
     }
@@ -92,7 +100,7 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     /// When an event ends the sandbox before.
-    pub(crate) fn until_readable(&mut self, setup: &Setup, fd: BorrowedFd<'_>) -> Result<(), NotStarted> {
+    pub(crate) fn until_readable(&mut self, setup: &Setup, fd: BorrowedFd<'_>) -> Result<(), ReleaseError> {
         loop {
             let timeout = self.limit.map(|limit| limit.saturating_duration_since(Instant::now()));
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -105,7 +113,7 @@ impl<'a> Watch<'a> {
             ];
             let mut fds: Vec<PollFd<'_>> =
                 sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-            if poll(&mut fds, timeout.as_ref()).is_err() {
+            if poll_or_pause(&mut fds, timeout.as_ref()).is_err() {
                 fds.clear();
             }
             let mut fds = fds.iter().map(|fd| !fd.revents().is_empty());
@@ -132,7 +140,7 @@ impl<'a> Watch<'a> {
                 self.limit.filter(|limit| *limit <= Instant::now()).map(|_| Interruption::Limit)
             };
             if let Some(interruption) = interruption {
-                return Err(NotStarted::Interrupted(interruption));
+                return Err(ReleaseError::Interrupted(interruption));
             }
         }
     }
@@ -156,16 +164,16 @@ impl<'a> Watch<'a> {
 
     /// Receives a request of the launcher that ends the sandbox. Signals are not forwarded: there is no leader yet.
     fn take_request(&mut self, setup: &Setup) -> Option<Interruption> {
-        match wire::receive(&setup.channel) {
-            Ok(Received::Message(
+        match wire::receive_message(&setup.channel) {
+            Ok(ReceiveResult::Message(
                 request @ (Request::Stop { .. } | Request::Kill | Request::StdinClosed { .. }),
             )) => Some(Interruption::Requested(request)),
-            Ok(Received::Message(Request::OwnerGone)) => {
+            Ok(ReceiveResult::Message(Request::OwnerGone)) => {
                 self.ends_with_launcher.then_some(Interruption::Requested(Request::OwnerGone))
             }
-            Ok(Received::Message(_) | Received::Nothing) => None,
+            Ok(ReceiveResult::Message(_) | ReceiveResult::Nothing) => None,
             // If the launcher has a pidfd, the pidfd shows its death.
-            Ok(Received::End) | Err(_) => {
+            Ok(ReceiveResult::End) | Err(_) => {
                 self.channel_open = false;
                 (self.ends_with_launcher && setup.launcher.is_none()).then_some(Interruption::Launcher)
             }

@@ -4,21 +4,21 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use penfold_state::{REMOVAL_LIMIT, Registry};
-use penfold_sys::child::{self, Peek};
+use penfold_sys::child::{self, PeekResult};
 use penfold_teardown::{Cause, Resource, Survivor};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{FollowResult, Launcher, LauncherError, RETRY_DELAY, SupervisorHandle};
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
-use crate::poll::poll;
-use crate::wire::{self, Answer, Received, Request};
+use crate::poll::poll_or_pause;
+use crate::wire::{self, Answer, ReceiveResult, Request};
 
 /// The time that supervisor and standby may take to exit after the outcome.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Tells whether the command succeeded. Its changes of the terminal modes are then intended, as with stty(1), and stay.
-pub(super) fn succeeded(outcome: &Outcome) -> bool {
+pub(super) fn command_succeeded(outcome: &Outcome) -> bool {
     let Report { cause, exit, .. } = &outcome.report;
     *cause == Cause::Exit && *exit == Some(ExitStatus::Code(0))
 }
@@ -65,12 +65,14 @@ impl Launcher {
         let until = Instant::now() + self.settings.patience + EXIT_TIMEOUT;
         let mut kill_sent = false;
         loop {
-            kill_sent = kill_sent || wire::offer(&self.channel, &Request::Kill).is_ok();
-            match wire::receive::<Answer>(&self.channel) {
-                Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.wait_for_exit(*outcome)),
-                Ok(Received::Message(_)) => continue,
-                Ok(Received::End) => return self.supervisor_died(),
-                Ok(Received::Nothing) | Err(_) => {}
+            kill_sent = kill_sent || wire::offer_message(&self.channel, &Request::Kill).is_ok();
+            match wire::receive_message::<Answer>(&self.channel) {
+                Ok(ReceiveResult::Message(Answer::Outcome(outcome))) => {
+                    return Ok(self.wait_for_exit(*outcome));
+                }
+                Ok(ReceiveResult::Message(_)) => continue,
+                Ok(ReceiveResult::End) => return self.supervisor_died(),
+                Ok(ReceiveResult::Nothing) | Err(_) => {}
             }
             if Instant::now() > until {
                 return Err(self.wait_error(unseen()));
@@ -89,8 +91,8 @@ impl Launcher {
     /// Reaps all ended children. As the init of a container, this process adopts orphans and is the only one to reap
     /// them.
     pub(super) fn reap() {
-        while let Ok(Peek::Ended(pid, _)) = child::peek() {
-            let _ = child::reap(pid);
+        while let Ok(PeekResult::Ended(pid, _)) = child::peek_child() {
+            let _ = child::reap_child(pid);
         }
     }
 
@@ -102,17 +104,17 @@ impl Launcher {
         {
             let timeout = Timespec::try_from(EXIT_TIMEOUT).ok();
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-            let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
-            let _ = child::reap(*pid);
+            let _ = rustix::io::retry_on_intr(|| poll_or_pause(&mut fds, timeout.as_ref()));
+            let _ = child::reap_child(*pid);
             // If the standby died first, the supervisor was reparented to this process. Its pid cannot be reused until
             // it is reaped here.
             if let Some(teller) = Pid::from_raw(outcome.teller).filter(|teller| teller != pid)
-                && matches!(child::reap(teller), Ok(None))
+                && matches!(child::reap_child(teller), Ok(None))
                 && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())
             {
                 let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-                let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
-                let _ = child::reap(teller);
+                let _ = rustix::io::retry_on_intr(|| poll_or_pause(&mut fds, timeout.as_ref()));
+                let _ = child::reap_child(teller);
             }
             Self::reap();
             self.wait_for_scope(&mut outcome);

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use penfold_process::{ProcFs, State};
+use penfold_process::{ProcFs, SchedulerState};
 use penfold_sys::fork;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
 use rustix::termios::tcgetpgrp;
@@ -37,7 +37,7 @@ impl Launcher {
 /// Tells whether this process is stopped.
 fn is_stopped(pid: i32) -> bool {
     let stat = Pid::from_raw(pid).and_then(|pid| ProcFs::open().ok()?.stat(pid).ok()?);
-    stat.is_some_and(|stat| stat.state == State::Stopped)
+    stat.is_some_and(|stat| stat.state == SchedulerState::Stopped)
 }
 
 /// Returns the process group to which the terminal is given back: the foreground group, or the leader's group if the
@@ -53,7 +53,7 @@ fn group_to_restore(terminal: &OwnedFd, leader: i32) -> Option<Pid> {
 
 /// Makes `group` the foreground group of the terminal, if the foreground group is the one of this process.
 fn set_foreground(terminal: &OwnedFd, group: Pid) {
-    if tcgetpgrp(terminal).is_ok_and(|foreground| foreground.as_raw_nonzero().get() == fork::group()) {
+    if tcgetpgrp(terminal).is_ok_and(|foreground| foreground.as_raw_nonzero().get() == fork::own_group()) {
         let _ = set_foreground_group(terminal, group);
     }
 }

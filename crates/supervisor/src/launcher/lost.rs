@@ -11,7 +11,7 @@ use rustix::event::Timespec;
 
 use super::{Launcher, LauncherError, SupervisorHandle};
 use crate::outcome::{Outcome, Report, Totals};
-use crate::poll::poll;
+use crate::poll::poll_or_pause;
 use crate::takeover::take_over;
 
 impl Launcher {
@@ -20,11 +20,11 @@ impl Launcher {
         if matches!(self.supervisor, SupervisorHandle::Remote) {
             return Err(self.wait_error(io::ErrorKind::UnexpectedEof.into()));
         }
-        if let SupervisorHandle::Direct { prepared, .. } = &mut self.supervisor
-            && let Some(prepared) = prepared.take()
+        if let SupervisorHandle::Direct { parts, .. } = &mut self.supervisor
+            && let Some(parts) = parts.take()
         {
             self.kill_sweeper();
-            return Ok(take_over(*prepared));
+            return Ok(take_over(*parts));
         }
         self.recover()
     }
@@ -39,7 +39,7 @@ impl Launcher {
             Some(registry) => {
                 let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
                 match record {
-                    Some(record) => recovery::recover(record, false, self.settings.patience, None),
+                    Some(record) => recovery::recover_sandbox(record, false, self.settings.patience, None),
                     None => recovery::recover_unrecorded(
                         &id,
                         false,
@@ -84,7 +84,7 @@ impl Launcher {
             {
                 return Ok(record);
             }
-            let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+            let _ = poll_or_pause(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
         }
     }
 

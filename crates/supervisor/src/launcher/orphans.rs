@@ -3,14 +3,15 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use penfold_state::{Nested, Registry, recovery};
-use penfold_sys::{Forked, child, fork};
+use penfold_state::{Registry, recovery};
+use penfold_sys::{ForkSide, child, fork};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::exit::EXIT_TIMEOUT;
 use super::{Launcher, SupervisorHandle};
-use crate::poll::poll;
+use crate::nested::NestedSandboxes;
+use crate::poll::poll_or_pause;
 
 /// The time that members of other sandboxes may take to die.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
@@ -23,30 +24,33 @@ impl Launcher {
     pub(super) fn fork_sweeper(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.supervisor {
-            SupervisorHandle::Direct { prepared: Some(prepared), .. } => {
-                prepared.nested.as_ref().map(Nested::registry)
+            SupervisorHandle::Direct { parts: Some(parts), .. } => {
+                parts.kind.nested().map(NestedSandboxes::registry)
             }
             SupervisorHandle::Standby { .. } => {
                 opened = Registry::open_existing(&self.settings.state_root).ok().flatten();
                 opened.as_ref()
             }
-            SupervisorHandle::Direct { prepared: None, .. }
+            SupervisorHandle::Direct { parts: None, .. }
             | SupervisorHandle::Remote
             | SupervisorHandle::Refused(_) => None,
         };
         let registry = registry?;
-        if !recovery::has_orphans(registry, &self.id()).unwrap_or(false) {
+        let orphans = recovery::find_orphans(registry, &self.id()).unwrap_or_default();
+        if orphans.is_empty() {
             return None;
         }
         match fork().ok()? {
-            Forked::Parent(pid) => matches!(self.supervisor, SupervisorHandle::Direct { .. }).then_some(pid),
-            Forked::Child => {
+            ForkSide::Parent(pid) => {
+                matches!(self.supervisor, SupervisorHandle::Direct { .. }).then_some(pid)
+            }
+            ForkSide::Child => {
                 let _ = rustix::process::setsid();
                 let _ = penfold_sys::descriptors::drop_inherited();
                 // Above all, the lock of this sandbox is closed: the sandbox would count as supervised for the whole
                 // cleanup.
                 if penfold_sys::descriptors::keep_only(&[registry.as_fd()]).is_ok() {
-                    let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+                    recovery::sweep_orphans(registry, &orphans, ORPHANS_PATIENCE);
                 }
                 penfold_sys::fork::exit_now(0)
             }
@@ -63,8 +67,8 @@ impl Launcher {
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
             let timeout = Timespec::try_from(EXIT_TIMEOUT).ok();
             let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-            let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
-            let _ = child::reap(pid);
+            let _ = rustix::io::retry_on_intr(|| poll_or_pause(&mut fds, timeout.as_ref()));
+            let _ = child::reap_child(pid);
         }
     }
 }

@@ -17,14 +17,14 @@ const PASSED_ON_DELAY: Duration = Duration::from_secs(2);
 const FREE_MEMORY_DELAY: Duration = Duration::from_millis(5);
 /// The action of the launcher after a time without events.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Due {
+pub(super) enum DueAction {
     FreeMemory,
-    Report(Progress),
+    Report(LauncherProgress),
 }
 
 /// The progress that a waiting person may ask about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum LauncherProgress {
     /// The way in which the sandbox is being ended.
     Ending(Ending),
     /// The command handles the signal of its terminal, and continues.
@@ -33,43 +33,57 @@ pub enum Progress {
     Awaiting(bool),
 }
 
-impl Due {
+impl DueAction {
     /// Returns the time without events after which the action is due.
     pub(super) fn after(self) -> Duration {
         match self {
-            Due::FreeMemory => FREE_MEMORY_DELAY,
-            Due::Report(Progress::Ending(_)) => PROGRESS_DELAY,
-            Due::Report(Progress::PassedOn) => PASSED_ON_DELAY,
-            Due::Report(Progress::Awaiting(false)) => AWAITED_DELAY,
-            Due::Report(Progress::Awaiting(true)) => AWAITED_INTERVAL,
+            DueAction::FreeMemory => FREE_MEMORY_DELAY,
+            DueAction::Report(LauncherProgress::Ending(_)) => PROGRESS_DELAY,
+            DueAction::Report(LauncherProgress::PassedOn) => PASSED_ON_DELAY,
+            DueAction::Report(LauncherProgress::Awaiting(false)) => AWAITED_DELAY,
+            DueAction::Report(LauncherProgress::Awaiting(true)) => AWAITED_INTERVAL,
+        }
+    }
+
+    /// Acts, and returns the action that is due next. `slow` tells whether a person reads the progress.
+    pub(super) fn act(self, slow: &mut impl FnMut(LauncherProgress) -> bool) -> Option<DueAction> {
+        match self {
+            DueAction::FreeMemory => {
+                penfold_sys::memory::drop_unneeded_pages();
+                None
+            }
+            DueAction::Report(progress) => slow(progress).then(|| progress.next()).flatten(),
         }
     }
 }
 
-impl Progress {
+impl LauncherProgress {
     /// The progress that is due next, if a person reads this one.
-    pub(super) fn next(self) -> Option<Due> {
+    pub(super) fn next(self) -> Option<DueAction> {
         match self {
-            Progress::PassedOn => None,
-            Progress::Ending(_) => Some(Due::Report(Progress::Awaiting(false))),
-            Progress::Awaiting(_) => Some(Due::Report(Progress::Awaiting(true))),
+            LauncherProgress::PassedOn => None,
+            LauncherProgress::Ending(_) => Some(DueAction::Report(LauncherProgress::Awaiting(false))),
+            LauncherProgress::Awaiting(_) => Some(DueAction::Report(LauncherProgress::Awaiting(true))),
         }
     }
 }
 
 impl Launcher {
     /// Handles an answer about the end; returns the action that is due some time after the answer. `due` is the one until now.
-    pub(super) fn progress_after(&mut self, answer: &Answer, due: Option<Due>) -> Option<Due> {
+    pub(super) fn progress_after(&mut self, answer: &Answer, due: Option<DueAction>) -> Option<DueAction> {
         match answer {
-            Answer::Ending(ending) => Some(Due::Report(Progress::Ending(*ending))),
+            Answer::Ending(ending) => Some(DueAction::Report(LauncherProgress::Ending(*ending))),
             // Only once: each key press would otherwise write over the command's prompt.
             Answer::PassedOn if !std::mem::replace(&mut self.passed_on_shown, true) => {
-                Some(Due::Report(Progress::PassedOn))
+                Some(DueAction::Report(LauncherProgress::PassedOn))
             }
             Answer::LeaderEnded => {
                 self.send_all();
-                let is_told = matches!(due, Some(Due::Report(Progress::Ending(_) | Progress::Awaiting(_))));
-                if is_told { due } else { Some(Due::Report(Progress::Awaiting(false))) }
+                let is_reported = matches!(
+                    due,
+                    Some(DueAction::Report(LauncherProgress::Ending(_) | LauncherProgress::Awaiting(_)))
+                );
+                if is_reported { due } else { Some(DueAction::Report(LauncherProgress::Awaiting(false))) }
             }
             _ => due,
         }

@@ -11,7 +11,7 @@ use crate::terminal::of_caller::CallerTerminal;
 
 /// The settings that the launcher needs of its sandbox and its caller.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LauncherSettings {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
@@ -26,14 +26,14 @@ pub(crate) struct Settings {
     /// That terminal before the command, if the command may change it.
     pub(crate) before: Option<Box<CallerTerminal>>,
     /// The meaning of INT, TERM and the signals of a terminal's keys.
-    pub(crate) keys: Keys,
+    pub(crate) keys: InterruptMeaning,
     /// The standard input, if its end ends the sandbox.
     pub(crate) stdin: Option<Box<StdinWatch>>,
 }
 
 /// The meaning of INT for a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keys {
+pub(crate) enum InterruptMeaning {
     /// INT of a terminal goes to the command first, and the policy decides; other INT stops.
     Command,
     /// The first INT stops, with INT as the polite signal; the second kills.

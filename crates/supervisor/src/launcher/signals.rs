@@ -6,7 +6,7 @@ use penfold_state::Requester;
 use penfold_sys::signal::{self, SignalFd, SignalRecord, SignalSet};
 use rustix::process::Signal;
 
-use super::{Keys, Launcher, SupervisorHandle};
+use super::{InterruptMeaning, Launcher, SupervisorHandle};
 use crate::signals::CHILD;
 use crate::wire::{self, Request};
 
@@ -91,7 +91,7 @@ impl Launcher {
     pub(super) fn send_pending(&mut self) {
         self.no_memory = false;
         while let Some(request) = self.pending.front() {
-            match wire::offer(&self.channel, request) {
+            match wire::offer_message(&self.channel, request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // ENOBUFS or ENOMEM, see unix(7). The kernel does not report when memory is free again. A stop request
                 // is never dropped.
@@ -122,8 +122,8 @@ impl Launcher {
             return None;
         }
         let is = |signals: [Signal; 2]| signals.iter().any(|one| one.as_raw() == signal);
-        let group = penfold_sys::fork::group();
-        if from_kernel && self.settings.keys == Keys::Command && is([Signal::INT, Signal::QUIT]) {
+        let group = penfold_sys::fork::own_group();
+        if from_kernel && self.settings.keys == InterruptMeaning::Command && is([Signal::INT, Signal::QUIT]) {
             return Some(Request::Key { signal, group });
         }
         let stops = is([Signal::INT, Signal::TERM]);
@@ -136,7 +136,7 @@ impl Launcher {
             let spared_group = Some(group).filter(|&group| from_kernel && group != 0);
             let signal = match carried {
                 Some(carried) => carried.as_raw(),
-                None if from_kernel || self.settings.keys == Keys::Client => signal,
+                None if from_kernel || self.settings.keys == InterruptMeaning::Client => signal,
                 // 0 means the polite signal of the sandbox.
                 None => 0,
             };

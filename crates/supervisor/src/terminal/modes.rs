@@ -15,7 +15,7 @@ pub struct Modes {
     place: ParserState,
     /// The parameters of the current control sequence.
     parameters: Vec<u8>,
-    set: Set,
+    set: ModeSet,
 }
 
 /// The parser's position in the grammar.
@@ -41,7 +41,7 @@ enum ParserState {
     reason = "each is a switch of the terminal's, apart from the others"
 )]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Set {
+struct ModeSet {
     /// The private mode 47, 1047 or 1049.
     alternate_screen: Option<u16>,
     /// The mouse reporting mode: 9, 1000, 1001, 1002 or 1003.
@@ -102,7 +102,7 @@ impl Modes {
         match last {
             b'=' => self.set.keypad = true,
             b'>' => self.set.keypad = false,
-            b'c' => self.set = Set::default(),
+            b'c' => self.set = ModeSet::default(),
             _ => {}
         }
     }
@@ -119,7 +119,7 @@ impl Modes {
             }
             // A soft reset (DECSTR).
             (b"!", b'p') => {
-                self.set = Set { cursor_keys: false, keypad: false, hidden_cursor: false, ..self.set };
+                self.set = ModeSet { cursor_keys: false, keypad: false, hidden_cursor: false, ..self.set };
             }
             _ => {}
         }
@@ -159,7 +159,7 @@ impl Modes {
     }
 }
 
-impl Set {
+impl ModeSet {
     fn change(&mut self, number: u16, on: bool) {
         match number {
             1 => self.cursor_keys = on,
@@ -267,7 +267,7 @@ mod tests {
             prop_assert_eq!(after(&whole.replay()).set, whole.set);
             let mut reset = after(&whole.replay());
             reset.read(&whole.reset());
-            prop_assert_eq!(reset.set, Set::default());
+            prop_assert_eq!(reset.set, ModeSet::default());
         }
     }
 }

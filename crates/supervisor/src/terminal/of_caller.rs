@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use penfold_process::{Completeness, ProcFs};
 use penfold_sys::{fork, signal};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -35,10 +36,10 @@ impl CallerTerminal {
         let Ok(foreground) = tcgetpgrp(&self.terminal) else { return };
         let is_left =
             has_ended(foreground) || left.iter().any(|&pid| fork::group_of(pid) == Some(number(foreground)));
-        let is_own = number(foreground) == fork::group();
+        let is_own = number(foreground) == fork::own_group();
         let is_given_back = is_left && !is_own && self.group != Some(foreground);
         if is_given_back {
-            let own = Pid::from_raw(fork::group());
+            let own = Pid::from_raw(fork::own_group());
             // The group that had the terminal may have ended meanwhile.
             let mut groups = [self.group, own].into_iter().flatten();
             let _ = groups.any(|group| set_foreground_group(&self.terminal, group).is_ok());
@@ -67,16 +68,46 @@ pub(crate) fn set_foreground_group(terminal: &OwnedFd, group: Pid) -> std::io::R
 
 /// Changes a terminal with SIGTTOU blocked, which would stop this process in the background.
 fn undisturbed(change: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
-    let mask = signal::block(&signal::SignalSet::of([Signal::TTOU.as_raw()]))?;
+    let mask = signal::block_signals(&signal::SignalSet::of([Signal::TTOU.as_raw()]))?;
     let changed = change();
     signal::set_mask(&mask)?;
     changed
 }
 
+/// Tells whether no process of this group lives. Zombies that wait to be reaped still answer kill(2).
 fn has_ended(group: Pid) -> bool {
-    test_kill_process_group(group) == Err(Errno::SRCH)
+    if test_kill_process_group(group) == Err(Errno::SRCH) {
+        return true;
+    }
+    let mut lives = false;
+    let seen = ProcFs::open()
+        .and_then(|mut proc| proc.scan(|stat| lives |= stat.group == number(group) && !stat.is_dead()));
+    // What `/proc` hides may live.
+    seen.is_ok_and(Completeness::is_complete) && !lives
 }
 
 fn number(group: Pid) -> i32 {
     group.as_raw_nonzero().get()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn a_group_of_zombies_has_ended() {
+        let mut living = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let group = Pid::from_child(&living);
+        assert!(!has_ended(group));
+        living.kill().unwrap();
+        waitid(WaitId::Pid(group), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap().unwrap();
+        assert!(has_ended(group));
+        living.wait().unwrap();
+        assert!(has_ended(group));
+    }
 }

@@ -193,15 +193,15 @@ fn close_at_exec() {
     let _ = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, FLAG) };
 }
 
-/// As [`super::launch`], for a program with a jail.
-pub(super) fn launch(
+/// As [`super::launch_program`], for a program with a jail.
+pub(super) fn launch_in_jail(
     program: &mut Program,
     leaf: Option<BorrowedFd<'_>>,
     joined: Option<BorrowedFd<'_>>,
 ) -> io::Result<Launch> {
     let (link, child_link) = super::socket_pair(program)?;
     let (born, birth) = pipe_with(PipeFlags::CLOEXEC)?;
-    let fds = Fds {
+    let fds = JailDescriptors {
         own: link.as_raw_fd(),
         theirs: child_link.as_raw_fd(),
         birth: birth.as_raw_fd(),
@@ -220,7 +220,7 @@ pub(super) fn launch(
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         has_ended(&pidfd, DEATH);
     }
-    let _ = crate::child::reap(pid);
+    let _ = crate::child::reap_child(pid);
     // An unreaped child of this process keeps its pid.
     let pid = entered?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -253,7 +253,7 @@ fn has_ended(pidfd: &OwnedFd, timeout: Duration) -> bool {
 
 /// The descriptors that the child needs, besides those in the program.
 #[derive(Clone, Copy)]
-struct Fds {
+struct JailDescriptors {
     /// The parent's end of the link.
     own: RawFd,
     /// The child's end of the link.
@@ -265,7 +265,7 @@ struct Fds {
 }
 
 /// Runs in the first child: enters the jail, clones the program's process, reports its pid and exits.
-fn enter_and_clone(program: &mut Program, fds: Fds) -> ! {
+fn enter_and_clone(program: &mut Program, fds: JailDescriptors) -> ! {
     let answer = match enter_and_become_two(program, fds.joined) {
         Ok(Some(pid)) => [pid, 0],
         Ok(None) => {

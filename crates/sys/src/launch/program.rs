@@ -7,7 +7,7 @@ use rustix::process::{Gid, Uid};
 
 use super::ipc::IpcEntry;
 use super::jail::JailEntry;
-use super::{Failure, Step, errno};
+use super::{LaunchFailure, LaunchStep, errno};
 use crate::signal::SignalSet;
 
 /// Everything that the child needs, prepared before the clone: the child allocates nothing.
@@ -174,16 +174,16 @@ impl Program {
     }
 
     /// Makes this process as the program is to be, with async-signal-safe calls only.
-    fn prepare(&self) -> Result<(), Failure> {
+    fn prepare(&self) -> Result<(), LaunchFailure> {
         if let Some(stdio) = &self.own_stdio
             && let Err(errno) = stdio.install()
         {
-            return Err(Failure { step: Step::Descriptors, errno });
+            return Err(LaunchFailure { step: LaunchStep::Descriptors, errno });
         }
         if let Some((fd, number)) = &self.numbered
             && let Err(errno) = install_numbered(fd, *number)
         {
-            return Err(Failure { step: Step::Descriptors, errno });
+            return Err(LaunchFailure { step: LaunchStep::Descriptors, errno });
         }
         for &signal in &self.ignored {
             crate::signal::set_ignored(signal);
@@ -197,34 +197,37 @@ impl Program {
         if let Some(namespace) = &self.network
             && let Err(errno) = enter_network(namespace)
         {
-            return Err(Failure { step: Step::Network, errno });
+            return Err(LaunchFailure { step: LaunchStep::Network, errno });
         }
         if let Some(Err(errno)) = self.jail.as_ref().map(JailEntry::confine) {
-            return Err(Failure { step: Step::Jail, errno });
+            return Err(LaunchFailure { step: LaunchStep::Jail, errno });
         }
         // Before the change of the directory, which may be closed to the user.
         if let Some(Err(errno)) = self.user.as_ref().map(Credentials::become_user) {
-            return Err(Failure { step: Step::User, errno: errno.raw_os_error() });
+            return Err(LaunchFailure { step: LaunchStep::User, errno: errno.raw_os_error() });
         }
         if let Some(directory) = &self.directory {
             // SAFETY: `directory` is a C string.
             if unsafe { libc::chdir(directory.as_ptr()) } == -1 {
-                return Err(Failure { step: Step::Directory, errno: errno() });
+                return Err(LaunchFailure { step: LaunchStep::Directory, errno: errno() });
             }
         }
         if let Err(error) = crate::signal::set_mask(&self.mask) {
-            return Err(Failure { step: Step::Signals, errno: error.raw_os_error().unwrap_or(0) });
+            return Err(LaunchFailure {
+                step: LaunchStep::Signals,
+                errno: error.raw_os_error().unwrap_or(0),
+            });
         }
         Ok(())
     }
 
     /// Enters the IPC and mount namespaces, and the directory there, with async-signal-safe calls only.
-    fn enter_private_ipc(&self, ipc: &IpcEntry) -> Result<(), Failure> {
-        ipc.enter().map_err(|errno| Failure { step: Step::Ipc, errno: errno.raw_os_error() })?;
+    fn enter_private_ipc(&self, ipc: &IpcEntry) -> Result<(), LaunchFailure> {
+        ipc.enter().map_err(|errno| LaunchFailure { step: LaunchStep::Ipc, errno: errno.raw_os_error() })?;
         // This process was already in the directory, which may be closed to it. An absolute directory does not begin there.
         match ipc.go_home() {
             Err(_) if self.directory.as_ref().is_some_and(|path| path.to_bytes().starts_with(b"/")) => Ok(()),
-            Err(errno) => Err(Failure { step: Step::Directory, errno: errno.raw_os_error() }),
+            Err(errno) => Err(LaunchFailure { step: LaunchStep::Directory, errno: errno.raw_os_error() }),
             Ok(()) => Ok(()),
         }
     }
@@ -232,7 +235,7 @@ impl Program {
     /// Executes the program; returns only if that fails.
     ///
     /// The method makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
-    pub fn exec(&mut self) -> Failure {
+    pub fn exec(&mut self) -> LaunchFailure {
         if let Err(failure) = self.prepare() {
             return failure;
         }
@@ -258,14 +261,14 @@ impl Program {
                             self.environment_pointers.0.as_ptr(),
                         )
                     };
-                    return Failure { step: Step::Exec, errno: errno() };
+                    return LaunchFailure { step: LaunchStep::Exec, errno: errno() };
                 }
                 libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
                 libc::EACCES => worst = libc::EACCES,
-                other => return Failure { step: Step::Exec, errno: other },
+                other => return LaunchFailure { step: LaunchStep::Exec, errno: other },
             }
         }
-        Failure { step: Step::Exec, errno: worst }
+        LaunchFailure { step: LaunchStep::Exec, errno: worst }
     }
 }
 

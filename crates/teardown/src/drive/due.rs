@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lifecycle::Event;
+use crate::lifecycle::LifecycleEvent;
 
 /// The delay of the first look after a kill without progress; doubled up to [`LOOK_LAST`].
 const LOOK_FIRST: Duration = Duration::from_millis(1);
@@ -10,14 +10,14 @@ pub(super) const LOOK_LAST: Duration = Duration::from_millis(50);
 
 /// The deadlines of the loop.
 #[derive(Debug, Default)]
-pub(super) struct Due {
+pub(super) struct DriveDeadlines {
     pub(super) grace: Option<Instant>,
     pub(super) patience: Option<Instant>,
     pub(super) look: Option<Instant>,
     interval: Duration,
 }
 
-impl Due {
+impl DriveDeadlines {
     /// Schedules the next look soon, because something has just changed.
     pub(super) fn look_soon(&mut self) {
         self.interval = LOOK_FIRST;
@@ -35,15 +35,15 @@ impl Due {
     }
 
     /// Returns the event that is due now. The clock is monotonic.
-    pub(super) fn event(&mut self) -> Option<Event> {
+    pub(super) fn event(&mut self) -> Option<LifecycleEvent> {
         let now = Instant::now();
         let over = |due: &mut Option<Instant>| due.take_if(|at| *at <= now).is_some();
         if over(&mut self.patience) {
-            Some(Event::PatienceOver)
+            Some(LifecycleEvent::PatienceOver)
         } else if over(&mut self.grace) {
-            Some(Event::GraceOver)
+            Some(LifecycleEvent::GraceOver)
         } else if over(&mut self.look) {
-            Some(Event::Look)
+            Some(LifecycleEvent::Look)
         } else {
             None
         }

@@ -8,12 +8,12 @@ use penfold_sys::child;
 use penfold_sys::signal::pass_on;
 use rustix::process::Signal;
 
-use super::{LeafState, SHOWN, Scope, Teardown};
+use super::{LeafState, MemberScope, SHOWN, Teardown};
 use crate::report::EndedBy;
 
 /// The effect of a SIGINT that the terminal has sent to a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Interrupted {
+enum InterruptEffect {
     /// No effect, or the signal was not sent.
     No,
     /// The member has a handler or reads the signal from a descriptor.
@@ -23,18 +23,18 @@ enum Interrupted {
 }
 
 /// A member that is asked to end.
-enum Asked {
+enum AskedMember {
     /// A child of this process: unreaped, so it keeps its pid.
     Child(Pid),
     Member(Process),
 }
 
-impl Asked {
+impl AskedMember {
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     fn signal(&self, signal: Signal) -> io::Result<()> {
         match self {
-            Asked::Child(pid) => rustix::process::kill_process(*pid, signal).map_err(io::Error::from),
-            Asked::Member(process) => process.signal(signal).map(drop),
+            AskedMember::Child(pid) => rustix::process::kill_process(*pid, signal).map_err(io::Error::from),
+            AskedMember::Member(process) => process.signal(signal).map(drop),
         }
     }
 }
@@ -49,17 +49,17 @@ impl Teardown {
     /// When the members cannot be listed. A member that could not be signalled is a survivor later on, if it stays.
     pub fn ask(&mut self, signal: Signal, spared_group: Option<i32>) -> io::Result<()> {
         let first = self.ledger.is_empty();
-        if matches!(self.scope, Scope::Host(_)) {
+        if matches!(self.scope, MemberScope::Host(_)) {
             // Frozen members could not stop.
             self.thaw();
         }
         let members = match self.scope {
             // The children of a member that dies are reparented to strangers: stop all members until all have the
             // signal.
-            Scope::Host(_) if first => self.stand_still()?,
-            Scope::Host(_) | Scope::Children => self.survey()?.into_seen(),
+            MemberScope::Host(_) if first => self.stand_still()?,
+            MemberScope::Host(_) | MemberScope::Children => self.survey()?.into_seen(),
         };
-        if matches!(self.scope, Scope::Children) {
+        if matches!(self.scope, MemberScope::Children) {
             self.note_strays_among(&members)?;
         }
         self.ask_unseen(signal)?;
@@ -77,17 +77,17 @@ impl Teardown {
                 self.note_command(stat.pid);
             }
             let has =
-                if spared_group == Some(stat.group) { self.interrupted(stat)? } else { Interrupted::No };
-            if has == Interrupted::Dies {
+                if spared_group == Some(stat.group) { self.interrupted(stat)? } else { InterruptEffect::No };
+            if has == InterruptEffect::Dies {
                 woken.push(asked);
                 continue;
             }
             // A penfold process handles SIGINT in its own way, but still needs the polite signal that is requested
             // here.
-            let has_it = has == Interrupted::Handles && !(is_relay && signal != Signal::INT);
+            let has_it = has == InterruptEffect::Handles && !(is_relay && signal != Signal::INT);
             let sent = match &asked {
                 _ if has_it => Ok(()),
-                Asked::Member(process) if is_relay => pass_on(process.pidfd(), signal),
+                AskedMember::Member(process) if is_relay => pass_on(process.pidfd(), signal),
                 _ => asked.signal(signal),
             };
             let entry = self.enter(stat);
@@ -118,13 +118,13 @@ impl Teardown {
     }
 
     /// Opens a member for signals; `None` if it has ended. A member that is hidden since the look is left to the kill.
-    fn open(&mut self, stat: &Stat, is_relay: bool) -> Option<Asked> {
+    fn open(&mut self, stat: &Stat, is_relay: bool) -> Option<AskedMember> {
         let own = rustix::process::getpid();
-        let children = matches!(self.scope, Scope::Children);
+        let children = matches!(self.scope, MemberScope::Children);
         if children && !is_relay && stat.parent == Some(own) && child::is_child(stat.pid) {
-            return Some(Asked::Child(stat.pid));
+            return Some(AskedMember::Child(stat.pid));
         }
-        Process::open_exact(&mut self.proc, stat.id()).ok().flatten().map(Asked::Member)
+        Process::open_exact(&mut self.proc, stat.id()).ok().flatten().map(AskedMember::Member)
     }
 
     /// Notes the members that have lost their parent, and the names of the first of them.
@@ -143,11 +143,11 @@ impl Teardown {
     }
 
     /// Returns the effect of the SIGINT that was sent to a member.
-    fn interrupted(&mut self, stat: &Stat) -> io::Result<Interrupted> {
+    fn interrupted(&mut self, stat: &Stat) -> io::Result<InterruptEffect> {
         Ok(match self.proc.status(stat.pid)? {
-            Some(status) if status.ignores(Signal::INT) => Interrupted::No,
-            Some(status) if !status.dies_of(Signal::INT) => Interrupted::Handles,
-            Some(_) | None => Interrupted::Dies,
+            Some(status) if status.ignores(Signal::INT) => InterruptEffect::No,
+            Some(status) if !status.dies_of(Signal::INT) => InterruptEffect::Handles,
+            Some(_) | None => InterruptEffect::Dies,
         })
     }
 

@@ -7,7 +7,7 @@ use penfold_process::{Pid, ProcessId};
 use penfold_sys::child;
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 
-use super::{Scope, Teardown};
+use super::{MemberScope, Teardown};
 
 /// This many pids above our own are tried first: most children are younger than their parent.
 const NEAR: i32 = 1 << 16;
@@ -23,8 +23,8 @@ impl Teardown {
         let own = rustix::process::getpid();
         if self.proc.is_blind() {
             let own = own.as_raw_pid();
-            let near = child::among(own..=own.saturating_add(NEAR).min(HIGHEST));
-            return Ok(if near.is_empty() { child::among(1..=HIGHEST) } else { near });
+            let near = child::children_among(own..=own.saturating_add(NEAR).min(HIGHEST));
+            return Ok(if near.is_empty() { child::children_among(1..=HIGHEST) } else { near });
         }
         let mut children = Vec::new();
         self.proc.children(own, &mut children)?;
@@ -40,7 +40,7 @@ impl Teardown {
     /// # Errors
     /// When `/proc` cannot be read.
     pub fn look_over_host(&mut self) -> io::Result<()> {
-        let Scope::Host(search) = &mut self.scope else { return Ok(()) };
+        let MemberScope::Host(search) = &mut self.scope else { return Ok(()) };
         search.find_on_host(&mut self.proc)
     }
 
@@ -48,12 +48,12 @@ impl Teardown {
     ///
     /// `also` are members that no look has found alive.
     ///
-    /// For a [`Scope::Host`] in a subreaper that has other children: these are not touched.
+    /// For a [`MemberScope::Host`] in a subreaper that has other children: these are not touched.
     ///
     /// # Errors
     /// When a member cannot be looked at. Members that could be reaped have been.
     pub fn reap_adopted(&mut self, also: &[ProcessId]) -> io::Result<()> {
-        let Scope::Host(search) = &self.scope else { return Ok(()) };
+        let MemberScope::Host(search) = &self.scope else { return Ok(()) };
         let own = rustix::process::getpid();
         let leader = self.leader.map(|leader| leader.pid);
         let ids: Vec<ProcessId> =
@@ -86,7 +86,7 @@ impl Teardown {
     /// parents end. The children are unreaped, so their pids cannot be reused.
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     pub(super) fn ask_unseen(&mut self, signal: Signal) -> io::Result<()> {
-        if !self.proc.is_blind() || !matches!(self.scope, Scope::Children) {
+        if !self.proc.is_blind() || !matches!(self.scope, MemberScope::Children) {
             return Ok(());
         }
         for pid in self.children()? {

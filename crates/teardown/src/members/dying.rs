@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use penfold_process::{Pid, Process, ProcessId, Stat, State};
+use penfold_process::{Pid, Process, ProcessId, SchedulerState, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Teardown;
@@ -105,5 +105,5 @@ impl Teardown {
 
 /// Tells whether a process runs, waits for a processor, or is within a system call that nothing interrupts.
 fn is_busy(stat: &Stat) -> bool {
-    matches!(stat.state, State::Running | State::DiskSleep) || stat.is_exiting()
+    matches!(stat.state, SchedulerState::Running | SchedulerState::DiskSleep) || stat.is_exiting()
 }

@@ -9,7 +9,7 @@ use penfold_process::{Pid, Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
+use super::{FREEZER_FROM, LeafState, MemberScope, ROUNDS, Teardown};
 use crate::report::EndedBy;
 
 /// The time that the members of a killed leaf get to die before they are reaped one by one: a base and an addition for
@@ -31,7 +31,7 @@ impl Teardown {
         if self.kills > 1 {
             return self.kill_rest();
         }
-        let children = matches!(self.scope, Scope::Children);
+        let children = matches!(self.scope, MemberScope::Children);
         let inside = self.step_out()?;
         let strays = if children { self.note_strays(&inside)? } else { self.note_dying_found()? };
         if self.init.is_some() {
@@ -79,7 +79,7 @@ impl Teardown {
         if dying {
             return Ok(());
         }
-        if matches!(self.scope, Scope::Children) {
+        if matches!(self.scope, MemberScope::Children) {
             let fresh = self.kill_children()?;
             if self.kills == 2 && fresh || !fresh && moved {
                 return Ok(());

@@ -8,8 +8,10 @@ use penfold_process::{Completeness, Pid, Stat};
 use penfold_sys::child::{self, Exit};
 use rustix::process::Signal;
 
-use super::{Entry, SHOWN, Scope, Teardown};
-use crate::report::{Ended, EndedBy, Findings, Survivor, ended, left_behind, micros, raw};
+use super::{LedgerEntry, MemberScope, SHOWN, Teardown};
+use crate::report::{
+    EndedBy, EndedMember, Findings, Survivor, ended_member, left_behind, raw_pid, whole_micros,
+};
 
 impl Teardown {
     /// Notes how a child ended, while its name can still be read.
@@ -47,7 +49,7 @@ impl Teardown {
     /// Adds a member to the ledger.
     ///
     /// The command line of a stray is read here where every name is wanted, so enter a member before it is signalled.
-    pub(super) fn enter(&mut self, stat: &Stat) -> &mut Entry {
+    pub(super) fn enter(&mut self, stat: &Stat) -> &mut LedgerEntry {
         let why = self.why_stray(stat);
         let is_known = self.commands.contains_key(&stat.pid) || self.ledger.contains_key(&stat.id());
         if why.is_some() && self.wants_commands() && !is_known {
@@ -57,11 +59,11 @@ impl Teardown {
         let command = self.commands.remove(&stat.pid);
         self.living.insert(stat.pid, stat.id());
         self.ledger.entry(stat.id()).or_insert_with(|| {
-            let mut ended = ended(stat.id(), stat.comm.clone(), EndedBy::Kill);
+            let mut ended = ended_member(stat.id(), stat.comm.clone(), EndedBy::Kill);
             ended.stray = why.is_some();
             ended.why = why.map(str::to_owned);
             ended.command = command;
-            Entry { ended, asked: false, gone: false, dies_alone, refused: None }
+            LedgerEntry { ended, asked: false, gone: false, dies_alone, refused: None }
         })
     }
 
@@ -74,7 +76,7 @@ impl Teardown {
         if pid == leader.pid || self.is_of_stop_command(pid, Some(session)) {
             return None;
         }
-        if session == raw(pid) {
+        if session == raw_pid(pid) {
             Some("setsid")
         } else if session != leader.session {
             Some("daemon")
@@ -154,7 +156,7 @@ impl Teardown {
 
     /// Tells whether each stray that a search finds gets its command line.
     pub(super) fn wants_commands(&self) -> bool {
-        self.details && matches!(self.scope, Scope::Host(_))
+        self.details && matches!(self.scope, MemberScope::Host(_))
     }
 
     /// Reads the command line of a member, before the member is ended.
@@ -183,7 +185,7 @@ impl Teardown {
                 None => "was sent SIGKILL and has not ended".to_owned(),
             };
             survivors.push(Survivor::Process {
-                pid: raw(stat.pid),
+                pid: raw_pid(stat.pid),
                 start_time: stat.start.0,
                 name: stat.comm.clone(),
                 state,
@@ -208,8 +210,8 @@ impl Teardown {
     /// Returns living members that `/proc` hides from this process: its own children, and those found by descent.
     fn unseen(&mut self) -> io::Result<Vec<Survivor>> {
         let pids = match &self.scope {
-            Scope::Host(search) => search.hidden().collect(),
-            Scope::Children => self.children()?,
+            MemberScope::Host(search) => search.hidden().collect(),
+            MemberScope::Children => self.children()?,
         };
         let is_blind = self.proc.is_blind();
         let hidden = pids.into_iter().filter(|&pid| !matches!(self.proc.stat(pid), Ok(Some(_))));
@@ -234,21 +236,21 @@ impl Teardown {
             .values()
             .filter(|entry| entry.asked || !entry.dies_alone)
             .map(|entry| &entry.ended)
-            .filter(|ended| self.init.is_none_or(|init| raw(init) != ended.pid))
+            .filter(|ended| self.init.is_none_or(|init| raw_pid(init) != ended.pid))
             .filter(|ended| !left.contains(&(ended.pid, ended.start_time)))
             .cloned()
             .chain(shown.iter().filter_map(|pid| self.shown.get(pid).cloned()))
             .chain(others.into_iter().map(left_behind))
             .map(|ended| match ended.how {
-                EndedBy::Kill => Ended { signal: Some(Signal::KILL.as_raw()), ..ended },
+                EndedBy::Kill => EndedMember { signal: Some(Signal::KILL.as_raw()), ..ended },
                 EndedBy::Term => ended,
             })
             .collect();
         findings.spared = self.spared();
         findings.outside = self.outside();
-        let reaped = child::usage().unwrap_or_default();
+        let reaped = child::children_usage().unwrap_or_default();
         let counted = &self.leaf_usage;
-        findings.cpu_us = micros(counted.cpu.unwrap_or_default().max(reaped.cpu));
+        findings.cpu_us = whole_micros(counted.cpu.unwrap_or_default().max(reaped.cpu));
         findings.peak_memory_bytes = counted.memory_peak.unwrap_or(0).max(reaped.peak_memory);
     }
 

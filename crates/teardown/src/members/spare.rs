@@ -6,18 +6,18 @@ use std::io;
 use penfold_process::{Pid, Process, ProcessId, Stat};
 
 use super::{LeafState, Teardown};
-use crate::report::raw;
-use crate::spare::{Earlier, Spared, Sparing, Verdict};
+use crate::report::raw_pid;
+use crate::spare::{EarlierNotes, SparePolicy, SparedProcess, Verdict};
 
 /// The rules of a sandbox, and the processes that were spared by them.
 #[derive(Debug)]
 pub(super) struct SpareState {
-    pub(super) sparing: Sparing,
+    pub(super) sparing: SparePolicy,
     /// Set once the earlier notes were read.
     has_earlier: bool,
     /// The leader, by the earlier notes.
     leader: Option<ProcessId>,
-    held: Vec<Held>,
+    held: Vec<SparedHandle>,
     /// Processes that match a rule and could not be spared: each is decided once.
     refused: HashSet<ProcessId>,
     /// Children that belong to sandboxes outside: their end is none of this sandbox's.
@@ -26,12 +26,12 @@ pub(super) struct SpareState {
 
 /// A spared process.
 #[derive(Debug)]
-struct Held {
+struct SparedHandle {
     process: Process,
-    spared: Spared,
+    spared: SparedProcess,
 }
 
-impl Held {
+impl SparedHandle {
     /// Tells whether the process lives. A state that cannot be read means that it does not count as spared.
     fn lives(&self) -> bool {
         self.process.has_exited().is_ok_and(|exited| !exited)
@@ -42,7 +42,7 @@ impl Teardown {
     /// Spares members by rule: the end neither asks nor kills them, and they no longer count as members.
     ///
     /// Each process is decided before it is asked or killed, and nothing is spared once the kill has begun.
-    pub fn spare(&mut self, sparing: Sparing) {
+    pub fn spare(&mut self, sparing: SparePolicy) {
         self.spare = Some(Box::new(SpareState {
             sparing,
             has_earlier: false,
@@ -86,21 +86,21 @@ impl Teardown {
 
     /// Reads the earlier notes, and opens the processes that an earlier teardown has spared. It may have died before it moved
     /// them.
-    fn take_earlier(&mut self) -> Vec<Held> {
+    fn take_earlier(&mut self) -> Vec<SparedHandle> {
         let mut held = Vec::new();
         let Some(state) = self.spare.as_mut().filter(|state| !state.has_earlier) else { return held };
         state.has_earlier = true;
-        let Earlier { leader, spared } = state.sparing.notes.earlier();
+        let EarlierNotes { leader, spared } = state.sparing.notes.earlier();
         state.leader = leader;
         for spared in spared {
             let opened = spared.id().and_then(|id| Process::open_exact(&mut self.proc, id).ok().flatten());
-            held.extend(opened.map(|process| Held { process, spared }));
+            held.extend(opened.map(|process| SparedHandle { process, spared }));
         }
         held
     }
 
     /// Compares a member with the rules, and opens it if one matches.
-    fn choose(&mut self, stat: &Stat, chosen: &mut Vec<Held>, reasons: &mut Vec<String>) {
+    fn choose(&mut self, stat: &Stat, chosen: &mut Vec<SparedHandle>, reasons: &mut Vec<String>) {
         let Some(state) = self.spare.as_mut().filter(|state| !state.refused.contains(&stat.id())) else {
             return;
         };
@@ -121,15 +121,15 @@ impl Teardown {
                 }
                 Verdict::Match => {
                     let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
-                    let spared = Spared {
-                        pid: raw(stat.pid),
+                    let spared = SparedProcess {
+                        pid: raw_pid(stat.pid),
                         start_time: stat.start.0,
                         name: stat.comm.clone(),
                         command,
                         rule: rule.text().to_owned(),
                         cgroup: None,
                     };
-                    chosen.push(Held { process, spared });
+                    chosen.push(SparedHandle { process, spared });
                     return;
                 }
             }
@@ -139,7 +139,7 @@ impl Teardown {
     /// Notes the chosen processes, then moves them out of the leaf. A process that cannot be moved stays a member.
     ///
     /// The note comes first: a process that is outside of the leaf and not noted would look like one that was left.
-    fn let_go(&mut self, chosen: Vec<Held>, reasons: &mut Vec<String>) {
+    fn let_go(&mut self, chosen: Vec<SparedHandle>, reasons: &mut Vec<String>) {
         let Some(state) = &mut self.spare else { return };
         let first = state.held.len();
         state.held.extend(chosen);
@@ -169,7 +169,7 @@ impl Teardown {
             let Err(error) = moved else { return true };
             state.refused.insert(id);
             if held.lives() {
-                let Spared { pid, name, .. } = &held.spared;
+                let SparedProcess { pid, name, .. } = &held.spared;
                 reasons.push(format!(
                     "pid {pid} ({name}) is not spared: it cannot be moved out of the cgroup {}: {error}",
                     leaf.path().display()
@@ -185,7 +185,7 @@ impl Teardown {
     pub(crate) fn conclude_spared(&mut self) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some(state) = &mut self.spare {
-            state.held.retain(Held::lives);
+            state.held.retain(SparedHandle::lives);
             if !state.sparing.is_partial || !state.held.is_empty() {
                 note(state, !state.sparing.is_partial, &mut reasons);
             }
@@ -194,7 +194,7 @@ impl Teardown {
     }
 
     /// Returns the spared processes that live.
-    pub(super) fn spared(&self) -> Vec<Spared> {
+    pub(super) fn spared(&self) -> Vec<SparedProcess> {
         let held = self.spare.iter().flat_map(|state| &state.held);
         held.filter(|held| held.lives()).map(|held| held.spared.clone()).collect()
     }
@@ -233,7 +233,7 @@ impl Teardown {
 }
 
 fn note(state: &mut SpareState, is_over: bool, reasons: &mut Vec<String>) {
-    let spared: Vec<Spared> = state.held.iter().map(|held| held.spared.clone()).collect();
+    let spared: Vec<SparedProcess> = state.held.iter().map(|held| held.spared.clone()).collect();
     if let Err(error) = state.sparing.notes.write(&spared, is_over) {
         reasons.push(format!("the spared processes cannot be noted: {error}"));
     }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 
 use penfold_process::Pid;
 use penfold_sys::child::Exit;
-use penfold_sys::launch::{Launch, OwnStdio, Program, Released, launch};
+use penfold_sys::launch::{Launch, OwnStdio, Program, ReleaseResult, launch_program};
 use rustix::fs::{Mode, OFlags};
 
 use super::{LeafState, Teardown};
@@ -102,7 +102,7 @@ impl Teardown {
         let (output, error) = (null.try_clone()?, null.try_clone()?);
         command.program.own_session(OwnStdio { input: null, output, error, terminal: false });
         // The command writes itself into the leaf: a clone into a leaf is killed at birth where Linux 6.14 has its trap.
-        let launched = launch(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
+        let launched = launch_program(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
         command.program.close_given();
         command.launched = Some(launched.map_err(failed("make its process"))?);
         Ok(true)
@@ -130,7 +130,7 @@ impl Teardown {
             Some(Exit::Code(0)) => StopCommandState::Asked,
             Some(_) if !command.is_released => StopCommandState::Failed(StopCommandFailure::NotStarted),
             Some(exit) => StopCommandState::Failed(match launched.outcome() {
-                Ok(Some(Released::Failed(failure))) => StopCommandFailure::NotExecuted(failure.errno),
+                Ok(Some(ReleaseResult::Failed(failure))) => StopCommandFailure::NotExecuted(failure.errno),
                 _ => StopCommandFailure::Ended(exit),
             }),
         })

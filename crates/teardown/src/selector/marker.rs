@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use crate::spare::{SparedMark, binding};
-use penfold_process::{Evidence, Pid, ProcFs, ProcessId, StartTime, Stat};
+use crate::spare::{SparedMark, binding_ids};
+use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId, StartTime, Stat};
 
 /// The variable that marks the members of a sandbox. Its value is the ids of the enclosing sandboxes and the sandbox
 /// itself, outermost first, separated by `:`.
@@ -76,7 +76,7 @@ impl Marker {
         }
         for stat in &marked {
             let groups = proc.cgroups(stat.pid).ok().flatten().unwrap_or_default();
-            let group = unified(&groups);
+            let group = unified_cgroup(&groups);
             let proven = self.suffices
                 || seen.contains(&stat.id())
                 || (self.session.is_some() && self.session == Some(stat.session))
@@ -105,10 +105,10 @@ impl Marker {
             }
             names_it
         };
-        if proc.environ_has(id.pid, MARKER.as_bytes(), names) != Evidence::Yes {
+        if proc.environ_has(id.pid, MARKER.as_bytes(), names) != EnvironmentMatch::Yes {
             return false;
         }
-        binding(&carried.into_inner(), id, proc, &self.spared).contains(&self.sandbox)
+        binding_ids(&carried.into_inner(), id, proc, &self.spared).contains(&self.sandbox)
     }
 
     fn is_leaf(&self, group: &str) -> bool {
@@ -128,7 +128,7 @@ fn is_of(proc: &mut ProcFs, pid: Pid, user: u32) -> bool {
 }
 
 /// Returns the path of the unified hierarchy in the text of `/proc/<pid>/cgroup`, cgroups(7).
-pub fn unified(groups: &[u8]) -> Option<&str> {
+pub fn unified_cgroup(groups: &[u8]) -> Option<&str> {
     let path = groups.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
     std::str::from_utf8(path).ok()
 }

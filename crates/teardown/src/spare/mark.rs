@@ -19,7 +19,7 @@ pub struct SparedMark {
 ///
 /// A process that its sandbox has spared is no member of this sandbox, nor of those inside of it. It is still a member of
 /// the enclosing ones.
-pub fn binding<'a, T: AsRef<str>>(
+pub fn binding_ids<'a, T: AsRef<str>>(
     ids: &'a [T],
     process: ProcessId,
     proc: &mut ProcFs,
@@ -56,9 +56,9 @@ mod tests {
         let mark = SparedMark { sandbox: "b".to_owned(), is_over: false, processes: vec![id], kept_by: None };
         let proc = &mut ProcFs::open().unwrap();
         let ids = ["a", "b", "c"];
-        assert_eq!(binding(&ids, id, proc, std::slice::from_ref(&mark)), ["a"]);
-        assert_eq!(binding(&ids, other, proc, std::slice::from_ref(&mark)), ids);
-        assert_eq!(binding(&ids, other, proc, &[SparedMark { is_over: true, ..mark }]), ["a"]);
-        assert_eq!(binding(&ids, id, proc, &[]), ids);
+        assert_eq!(binding_ids(&ids, id, proc, std::slice::from_ref(&mark)), ["a"]);
+        assert_eq!(binding_ids(&ids, other, proc, std::slice::from_ref(&mark)), ids);
+        assert_eq!(binding_ids(&ids, other, proc, &[SparedMark { is_over: true, ..mark }]), ["a"]);
+        assert_eq!(binding_ids(&ids, id, proc, &[]), ids);
     }
 }

@@ -23,7 +23,7 @@ pub struct OutsideSandbox {
 }
 
 /// Knows the sandboxes that were started outside of one sandbox.
-pub trait Outside: std::fmt::Debug + Send {
+pub trait OutsideFinder: std::fmt::Debug + Send {
     /// Returns those that were noted and not removed. Their supervisors may have ended.
     fn noted(&mut self) -> Vec<OutsideSandbox>;
 }

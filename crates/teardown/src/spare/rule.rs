@@ -158,7 +158,7 @@ fn file_name(word: &[u8]) -> &[u8] {
 
 /// Makes a rule with a relative path absolute, against the directory `base`.
 #[must_use]
-pub fn absolute(rule: &str, base: &Path) -> String {
+pub fn absolute_rule(rule: &str, base: &Path) -> String {
     let (executable, word) = parts(rule);
     if !executable.contains('/') || executable.starts_with('/') {
         return rule.to_owned();
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn relative_paths_begin_at_the_directory_of_the_caller() {
         let base = Path::new("/work");
-        assert_eq!(absolute("bin/agent:a/b", base), "/work/bin/agent:a/b");
+        assert_eq!(absolute_rule("bin/agent:a/b", base), "/work/bin/agent:a/b");
         for rule in ["agent", "/bin/agent", "java:./x"] {
-            assert_eq!(absolute(rule, base), rule);
+            assert_eq!(absolute_rule(rule, base), rule);
         }
     }
 }

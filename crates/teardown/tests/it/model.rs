@@ -1,6 +1,6 @@
 //! The table of the lifecycle against misbehaving worlds, driven by the rules of the real driver.
 
-use penfold_teardown::lifecycle::{Action, Event, Phase, step};
+use penfold_teardown::lifecycle::{Action, LifecycleEvent, Phase, step_lifecycle};
 use proptest::prelude::*;
 
 /// In ticks of a clock that only this model has.
@@ -58,7 +58,7 @@ impl Member {
 struct World {
     members: Vec<Member>,
     /// The events of the host, which may come late and twice.
-    told: Vec<(u32, Event)>,
+    told: Vec<(u32, LifecycleEvent)>,
     /// The time of members that outlive their leader.
     linger: u32,
 }
@@ -168,10 +168,10 @@ impl Driver {
         let event = if !self.leader_ended && !self.world.members[0].alive {
             self.leader_ended = true;
             let lingers = self.phase == Phase::Running && self.world.linger > 0;
-            Some(if lingers { Event::LeaderLeft } else { Event::LeaderExited })
+            Some(if lingers { LifecycleEvent::LeaderLeft } else { LifecycleEvent::LeaderExited })
         } else if (self.begun || self.phase == Phase::Lingering) && (reaped || look) && self.world.is_empty()
         {
-            Some(Event::Unpopulated)
+            Some(LifecycleEvent::Unpopulated)
         } else {
             self.due().or_else(|| self.told())
         };
@@ -180,7 +180,7 @@ impl Driver {
             self.look_now = true;
             return;
         };
-        let (phase, action) = step(self.phase, event);
+        let (phase, action) = step_lifecycle(self.phase, event);
         self.phase = phase;
         match action {
             Action::Nothing => {}
@@ -195,21 +195,21 @@ impl Driver {
         }
     }
 
-    fn due(&mut self) -> Option<Event> {
+    fn due(&mut self) -> Option<LifecycleEvent> {
         let now = self.now;
         let over = |due: &mut Option<u32>| due.take_if(|at| *at <= now).is_some();
         if over(&mut self.patience) {
-            Some(Event::PatienceOver)
+            Some(LifecycleEvent::PatienceOver)
         } else if over(&mut self.grace) {
-            Some(Event::GraceOver)
+            Some(LifecycleEvent::GraceOver)
         } else if over(&mut self.look) {
-            Some(Event::Look)
+            Some(LifecycleEvent::Look)
         } else {
             None
         }
     }
 
-    fn told(&mut self) -> Option<Event> {
+    fn told(&mut self) -> Option<LifecycleEvent> {
         let at = self.world.told.iter().position(|(at, _)| *at <= self.now)?;
         Some(self.world.told.remove(at).1)
     }
@@ -274,13 +274,13 @@ fn member() -> impl Strategy<Value = Member> {
 /// Generates worlds. A fair world ends, so its last event is a request to end.
 fn world() -> impl Strategy<Value = World> {
     let event = prop_oneof![
-        Just(Event::Started),
-        Just(Event::StartFailed),
-        Just(Event::LeaderExited),
-        Just(Event::StopRequested),
-        Just(Event::KillRequested),
+        Just(LifecycleEvent::Started),
+        Just(LifecycleEvent::StartFailed),
+        Just(LifecycleEvent::LeaderExited),
+        Just(LifecycleEvent::StopRequested),
+        Just(LifecycleEvent::KillRequested),
     ];
-    let last = prop_oneof![Just(Event::StopRequested), Just(Event::KillRequested)];
+    let last = prop_oneof![Just(LifecycleEvent::StopRequested), Just(LifecycleEvent::KillRequested)];
     let told = proptest::collection::vec((0..SCRIPT, event), 0..8);
     let linger = prop_oneof![Just(0), 1..GRACE];
     let all = (proptest::collection::vec(member(), 1..6), told, last, linger);
@@ -291,18 +291,18 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = LifecycleEvent> {
     prop_oneof![
-        Just(Event::Started),
-        Just(Event::StartFailed),
-        Just(Event::LeaderExited),
-        Just(Event::LeaderLeft),
-        Just(Event::StopRequested),
-        Just(Event::KillRequested),
-        Just(Event::GraceOver),
-        Just(Event::PatienceOver),
-        Just(Event::Unpopulated),
-        Just(Event::Look),
+        Just(LifecycleEvent::Started),
+        Just(LifecycleEvent::StartFailed),
+        Just(LifecycleEvent::LeaderExited),
+        Just(LifecycleEvent::LeaderLeft),
+        Just(LifecycleEvent::StopRequested),
+        Just(LifecycleEvent::KillRequested),
+        Just(LifecycleEvent::GraceOver),
+        Just(LifecycleEvent::PatienceOver),
+        Just(LifecycleEvent::Unpopulated),
+        Just(LifecycleEvent::Look),
     ]
 }
 
@@ -351,9 +351,9 @@ proptest! {
     fn an_event_that_comes_twice_changes_nothing(events in proptest::collection::vec(event(), 0..24)) {
         let mut phase = Phase::Starting;
         for event in events {
-            let (next, _) = step(phase, event);
-            if event != Event::Look {
-                prop_assert_eq!(step(next, event), (next, Action::Nothing), "{:?} twice in {:?}", event, phase);
+            let (next, _) = step_lifecycle(phase, event);
+            if event != LifecycleEvent::Look {
+                prop_assert_eq!(step_lifecycle(next, event), (next, Action::Nothing), "{:?} twice in {:?}", event, phase);
             }
             phase = next;
         }
@@ -373,9 +373,9 @@ proptest! {
         };
         let (mut phase, mut gone) = (Phase::Starting, 0);
         for event in events {
-            let (next, action) = step(phase, event);
+            let (next, action) = step_lifecycle(phase, event);
             prop_assert!(rank(next) >= rank(phase), "{phase:?} -> {next:?}");
-            prop_assert!(action != Action::Release || event == Event::Unpopulated);
+            prop_assert!(action != Action::Release || event == LifecycleEvent::Unpopulated);
             gone += u32::from(action == Action::Release);
             phase = next;
         }

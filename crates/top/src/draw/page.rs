@@ -1,12 +1,12 @@
 //! The pages that fill the screen: the processes of a sandbox, its log, the help.
 
-use penfold_control::usage::words::{percent, size};
+use penfold_control::usage::words::{format_percent, format_size};
 
 use super::{BOLD, Canvas, HEAD, Look, PLAIN, words};
 use crate::app::App;
 
 /// Draws the lines of a sandbox below its numbers.
-pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>, id: &str, what: &str) {
+pub(super) fn draw_page(app: &App, look: Look, canvas: &mut Canvas<'_>, id: &str, what: &str) {
     let row = app.rows.iter().find(|row| row.id == id);
     let name = row.map_or(id, |row| row.label());
     let command = row.map_or("", |row| row.command.as_str());
@@ -19,7 +19,7 @@ pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>, id: &str, wha
     };
     let mut numbers = status;
     if let Some((row, usage)) = row.and_then(|row| Some((row, row.usage?))) {
-        let (cpu, memory) = (percent(row.cpu_percent), size(usage.memory_bytes));
+        let (cpu, memory) = (format_percent(row.cpu_percent), format_size(usage.memory_bytes));
         numbers = format!("{numbers}  CPU {cpu}  MEM {memory}  PROCS {}", usage.processes);
         let ports = app.details.get(id).map_or("", |detail| detail.ports.as_str());
         if !ports.is_empty() {
@@ -44,7 +44,7 @@ pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>, id: &str, wha
 }
 
 /// Draws the help.
-pub(super) fn help(canvas: &mut Canvas<'_>) {
+pub(super) fn draw_help(canvas: &mut Canvas<'_>) {
     canvas.line(0, "penfold top: keys, and the commands that do the same", BOLD);
     for (y, line) in (HEAD..).zip(words::HELP) {
         canvas.line(y, line, PLAIN);

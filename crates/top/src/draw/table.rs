@@ -1,6 +1,6 @@
 //! The table of all sandboxes.
 
-use penfold_control::usage::words::{percent, size};
+use penfold_control::usage::words::{format_percent, format_size};
 use ratatui_core::style::Style;
 
 use super::{BOLD, Canvas, HEAD, Look, PLAIN, REVERSED};
@@ -38,7 +38,7 @@ const COLUMNS: [Column; 8] = [
 /// The columns between two columns.
 const GAP: u16 = 1;
 
-pub(super) fn draw(app: &App, look: Look, canvas: &mut Canvas<'_>) {
+pub(super) fn draw_table(app: &App, look: Look, canvas: &mut Canvas<'_>) {
     canvas.line(0, &sums(app), BOLD);
     canvas.fill(1, REVERSED);
     cells(canvas, 1, &COLUMNS.each_ref().map(|column| column.heading.to_owned()), REVERSED, None);
@@ -75,7 +75,7 @@ fn sums(app: &App) -> String {
     let processes: usize = usages().map(|usage| usage.processes).sum();
     let count = usages().count();
     let noun = if count == 1 { "sandbox" } else { "sandboxes" };
-    let (cpu, memory) = (percent(Some(cpu)), size(memory));
+    let (cpu, memory) = (format_percent(Some(cpu)), format_size(memory));
     format!("penfold top  {count} {noun}  CPU {cpu}  MEM {memory}  PROCS {processes}")
 }
 
@@ -85,8 +85,8 @@ fn values(app: &App, row: &Sandbox) -> [String; 8] {
     [
         row.label().to_owned(),
         app.endings.word(&row.id).map_or_else(|| row.status.clone(), str::to_owned),
-        percent(row.cpu_percent),
-        or_dash(row.usage.map(|usage| size(usage.memory_bytes))),
+        format_percent(row.cpu_percent),
+        or_dash(row.usage.map(|usage| format_size(usage.memory_bytes))),
         or_dash(row.usage.map(|usage| usage.processes.to_string())),
         or_dash(Some(detail.ports).filter(|ports| !ports.is_empty())),
         row.lease.clone(),

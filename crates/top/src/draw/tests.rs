@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use penfold_control::Usage;
-use penfold_control::usage::Source as From;
+use penfold_control::SandboxUsage;
+use penfold_control::usage::UsageSource as From;
 use ratatui_core::backend::TestBackend;
 use ratatui_core::terminal::Terminal;
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent};
@@ -18,7 +18,7 @@ fn sandbox(id: &str, name: Option<&str>) -> Sandbox {
         status: "running".to_owned(),
         colour: StatusColour::Running,
         cpu_percent: Some(12.5),
-        usage: Some(Usage {
+        usage: Some(SandboxUsage {
             cpu_us: 1,
             cpu_source: From::Cgroup,
             memory_bytes: 64 << 20,
@@ -44,8 +44,8 @@ fn screen(app: &mut App, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal
         .draw(|frame| {
-            app.fit(lines(frame.area().height));
-            draw(app, Look { has_colour: true }, frame.buffer_mut());
+            app.fit(line_count(frame.area().height));
+            draw_screen(app, Look { has_colour: true }, frame.buffer_mut());
         })
         .unwrap();
     let text = terminal.backend().to_string();
@@ -99,8 +99,8 @@ fn no_size_panics_on_any_page() {
                 let code = if character == '\n' { KeyCode::Enter } else { KeyCode::Char(character) };
                 press(&mut app, code);
             }
-            app.fit(lines(height));
-            draw(&app, Look { has_colour: true }, &mut Buffer::empty(Rect::new(0, 0, width, height)));
+            app.fit(line_count(height));
+            draw_screen(&app, Look { has_colour: true }, &mut Buffer::empty(Rect::new(0, 0, width, height)));
         }
     }
 }
@@ -157,7 +157,7 @@ fn without_colour_there_is_none() {
         let mut app = app();
         app.fit(5);
         let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 10));
-        draw(&app, Look { has_colour }, &mut buffer);
+        draw_screen(&app, Look { has_colour }, &mut buffer);
         let colours = buffer.content().iter().map(|cell| cell.fg).find(|fg| *fg == Color::Green);
         assert_eq!(colours, expected);
     }

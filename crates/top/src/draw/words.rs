@@ -24,6 +24,6 @@ pub(super) const HELP: &[&str] = &[
 ];
 
 /// The command lines that do the same as the keys.
-pub(super) fn commands(id: &str) -> String {
+pub(super) fn command_lines(id: &str) -> String {
     format!("penfold tree -p --full {id} | logs -f {id} | stop {id} | kill {id}")
 }

@@ -87,7 +87,7 @@ fn the_thread_ends_when_it_is_told() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let ours = std::sync::Arc::clone(&wanted);
     let thread = std::thread::spawn(move || {
-        look(Box::new(Fake::default()), &ours, |looked| sender.send(looked).is_ok());
+        refresh_until_over(Box::new(Fake::default()), &ours, |looked| sender.send(looked).is_ok());
     });
     let first = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
     assert!(first.listed.is_some_and(|listed| listed.is_ok()));

@@ -37,7 +37,7 @@ fn dropped_tree_lives_on_request() {
 
 /// Removes the leaves of trees that live on, whose members the test has ended.
 fn remove_leaves() {
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return };
+    let Ok(place) = penfold_cgroup::LeafPlace::find_here() else { return };
     for leaf in leaves() {
         let path = place.path().join(leaf);
         penfold_testkit::wait_until("the leaf can be removed", || std::fs::remove_dir(&path).is_ok());

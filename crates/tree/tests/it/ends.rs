@@ -137,7 +137,7 @@ fn member_that_ignores_the_polite_signal_is_killed_after_the_grace() {
 #[test]
 fn daemon_that_has_left_the_cgroup_is_found_by_its_variable() {
     let options = Options::new();
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return skip("no cgroup can be made here") };
+    let Ok(place) = penfold_cgroup::LeafPlace::find_here() else { return skip("no cgroup can be made here") };
     let file = place.path().join("cgroup.procs");
     let script = format!("sh -c 'echo 0 >{} && exec setsid sleep 3410' & echo $!", file.display());
     let (mut tree, daemon) = start(&options, &script);

@@ -105,7 +105,7 @@ pub fn is_in_cgroup(tree: &Tree) -> bool {
 
 /// Returns the leaves that this process has made.
 pub fn leaves() -> Vec<String> {
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return Vec::new() };
+    let Ok(place) = penfold_cgroup::LeafPlace::find_here() else { return Vec::new() };
     let prefix = format!("penfold-tree-{}-", std::process::id());
     let entries = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
     entries

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 
-use penfold_sys::signal::{SignalSet, block, set_ignored};
+use penfold_sys::signal::{SignalSet, block_signals, set_ignored};
 use rustix::pty::OpenptFlags;
 
 use super::env::{Never, Step, TestEnv};
@@ -24,7 +24,7 @@ pub(super) fn ignore_term(env: &TestEnv) -> Never {
 }
 
 pub(super) fn block_all(env: &TestEnv) -> Never {
-    block(&SignalSet::of(1..=64)).step("cannot block all signals")?;
+    block_signals(&SignalSet::of(1..=64)).step("cannot block all signals")?;
     plain(env)
 }
 

@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::proc::{self, Identity};
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 /// The result of a tree's process, which never returns.
@@ -184,8 +184,8 @@ impl TestEnv {
     /// Forks a child that never returns from `life`.
     pub(crate) fn child(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<Pid, Trouble> {
         match penfold_sys::fork().step("cannot fork")? {
-            Forked::Parent(pid) => Ok(pid),
-            Forked::Child => self.live(life),
+            ForkSide::Parent(pid) => Ok(pid),
+            ForkSide::Child => self.live(life),
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::thread::sleep;
 use std::time::Duration;
 
-use penfold_sys::signal::{SignalFd, SignalSet, block};
+use penfold_sys::signal::{SignalFd, SignalSet, block_signals};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use rustix::process::WaitOptions;
@@ -34,8 +34,8 @@ pub(super) fn comet(env: &TestEnv) -> Never {
                 break;
             }
             match penfold_sys::fork().step("cannot fork")? {
-                penfold_sys::Forked::Parent(_) => std::process::exit(0),
-                penfold_sys::Forked::Child => {}
+                penfold_sys::ForkSide::Parent(_) => std::process::exit(0),
+                penfold_sys::ForkSide::Child => {}
             }
         }
         env.linger()
@@ -73,14 +73,14 @@ fn storming(env: &TestEnv, slots: &Slots, mut own: Option<Slot>) -> Never {
             continue;
         };
         match penfold_sys::fork() {
-            Ok(penfold_sys::Forked::Child) => {
+            Ok(penfold_sys::ForkSide::Child) => {
                 own = Some(slot);
                 seed = super::slots::seed();
                 forks = 0;
             }
             // Parents exit now and then, so that the tree keeps losing its shape.
-            Ok(penfold_sys::Forked::Parent(_)) if forks >= 8 => break,
-            Ok(penfold_sys::Forked::Parent(_)) => forks += 1,
+            Ok(penfold_sys::ForkSide::Parent(_)) if forks >= 8 => break,
+            Ok(penfold_sys::ForkSide::Parent(_)) => forks += 1,
             Err(_) => sleep(Duration::from_millis(5)),
         }
     }
@@ -122,7 +122,7 @@ fn head(env: &TestEnv, slots: &Slots) -> Never {
         if necks < 3
             && let Some(slot) = slots.take(&mut seed)
         {
-            if penfold_sys::fork().step("cannot fork")? == penfold_sys::Forked::Child {
+            if penfold_sys::fork().step("cannot fork")? == penfold_sys::ForkSide::Child {
                 drop(write);
                 while !is_cut(&read) {
                     if env.is_over() {
@@ -160,7 +160,7 @@ fn watcher(env: &TestEnv) -> Never {
     for _ in 0..20_000 {
         let (read, write) = lifeline()?;
         match penfold_sys::fork().step("cannot fork")? {
-            penfold_sys::Forked::Child => {
+            penfold_sys::ForkSide::Child => {
                 drop(write);
                 while !is_cut(&read) {
                     if env.is_over() {
@@ -170,7 +170,7 @@ fn watcher(env: &TestEnv) -> Never {
                 // The watched process is gone: this process takes its place.
                 let _ = rustix::process::setsid();
             }
-            penfold_sys::Forked::Parent(partner) => {
+            penfold_sys::ForkSide::Parent(partner) => {
                 drop(read);
                 env.mark("moving")?;
                 let _ = rustix::process::waitpid(Some(partner), WaitOptions::empty());
@@ -189,7 +189,7 @@ pub(super) fn fork_on_term(env: &TestEnv) -> Never {
     let slots = Slots::new(env, env.number_or(40, 200));
     env.child(|env| {
         let term = SignalSet::of([TERM]);
-        block(&term).step("cannot block TERM")?;
+        block_signals(&term).step("cannot block TERM")?;
         let mut seed = seed();
         let mut signals = SignalFd::open(&term).step("cannot open a signal descriptor")?;
         env.mark("moving")?;
@@ -199,7 +199,7 @@ pub(super) fn fork_on_term(env: &TestEnv) -> Never {
             let _ = rustix::event::poll(&mut set, Some(&wait));
             while signals.take().step("cannot read a signal")?.is_some() {
                 let Some(slot) = slots.take(&mut seed) else { continue };
-                if penfold_sys::fork().step("cannot fork")? == penfold_sys::Forked::Child {
+                if penfold_sys::fork().step("cannot fork")? == penfold_sys::ForkSide::Child {
                     let _ = rustix::process::setsid();
                     std::mem::forget(slot);
                     seed = super::slots::seed();

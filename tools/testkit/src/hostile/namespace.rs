@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 use penfold_sys::launch::{Namespaces, clone_process};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::Pid;
@@ -14,8 +14,8 @@ use super::env::{Never, Step, TestEnv, Trouble};
 pub(super) fn namespace(env: &TestEnv, user: bool) -> Result<Pid, Trouble> {
     let namespaces = Namespaces { pid: true, user };
     match clone_process(namespaces, None).or_skip("cannot make a pid namespace")? {
-        Forked::Parent(pid) => Ok(pid),
-        Forked::Child => env.live(|env| {
+        ForkSide::Parent(pid) => Ok(pid),
+        ForkSide::Child => env.live(|env| {
             env.child(|env| {
                 rustix::process::setsid().step("cannot start a session")?;
                 env.sleeper()

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use crate::proc;
-use penfold_sys::Forked;
+use penfold_sys::ForkSide;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::env::{Never, Step, TestEnv, Trouble};
@@ -61,8 +61,8 @@ pub(super) fn vfork(env: &TestEnv) -> Never {
     env.child(|env| {
         env.register()?;
         match penfold_sys::hostile::fork_and_wait().step("cannot vfork")? {
-            Forked::Child => env.live(TestEnv::sleeper),
-            Forked::Parent(_) => env.linger(),
+            ForkSide::Child => env.live(TestEnv::sleeper),
+            ForkSide::Parent(_) => env.linger(),
         }
     })?;
     env.stands(3)?;

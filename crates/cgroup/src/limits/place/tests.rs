@@ -184,8 +184,8 @@ fn controllers_are_enabled_by_one_write_and_verified() {
     let tree = Tree::new();
     tree.cgroup("a", ALL, "", false);
     // The file of a fake keeps the text that was written, so the verification fails there.
-    let error = enable(&tree.path("a"), &[Controller::Memory, Controller::Cpu]).unwrap_err();
+    let error = enable_controllers(&tree.path("a"), &[Controller::Memory, Controller::Cpu]).unwrap_err();
     assert!(matches!(error, LimitError::Enable { controller: Controller::Memory, .. }), "{error:?}");
     assert_eq!(std::fs::read_to_string(tree.path("a/cgroup.subtree_control")).unwrap(), "+memory +cpu");
-    enable(&tree.path("missing"), &[]).unwrap();
+    enable_controllers(&tree.path("missing"), &[]).unwrap();
 }

@@ -5,15 +5,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use penfold_cgroup::{Cgroup, KilledLeaf, Leaf, Place};
+use penfold_cgroup::{Cgroup, KilledLeaf, Leaf, LeafPlace};
 use penfold_process::{Pid, ProcFs};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Returns a place for leaves, or `None` with the reason on stderr.
-pub(crate) fn place() -> Option<Place> {
-    match Place::find_here() {
+pub(crate) fn place() -> Option<LeafPlace> {
+    match LeafPlace::find_here() {
         Ok(place) => Some(place),
         Err(why) => {
             skip(&why.to_string());

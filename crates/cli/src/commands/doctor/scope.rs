@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penfold_doctor::host_checks::ScopeTrial;
 use penfold_state::{Id, REMOVAL_LIMIT, ScopeDir, error_chain};
-use penfold_unit::{Manager, ScopeRequest};
+use penfold_unit::{ScopeRequest, ServiceManager};
 
 use crate::surroundings;
 
@@ -16,7 +16,8 @@ pub(super) fn trial() -> Option<ScopeTrial> {
     if !penfold_unit::is_booted() || !surroundings::outer_sandboxes().is_empty() {
         return None;
     }
-    let manager = if rustix::process::geteuid().is_root() { Manager::System } else { Manager::User };
+    let manager =
+        if rustix::process::geteuid().is_root() { ServiceManager::System } else { ServiceManager::User };
     let id = Id::new().ok()?.short();
     let request = ScopeRequest {
         manager,

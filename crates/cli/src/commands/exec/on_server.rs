@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read as _};
 
 use penfold_client::{Client, Error, Method};
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 use penfold_state::{Outcome, Report};
 use penfold_teardown::Survivor;
 use serde::Deserialize;
@@ -138,7 +138,7 @@ fn body(args: &ExecArgs) -> Result<Value, Failure> {
     put("command", json!(texts(command)?));
     put_bounds(bounds, &mut put)?;
     if *interactive {
-        put("stdin_base64", json!(penfold_client::base64(&input()?)));
+        put("stdin_base64", json!(penfold_client::encode_base64(&input()?)));
     }
     Ok(Value::Object(body))
 }
@@ -151,8 +151,8 @@ fn put_bounds(bounds: &Bounds, put: &mut impl FnMut(&str, Value)) -> Result<(), 
     if let Some(dir) = workdir {
         put("dir", json!(text(dir.as_os_str())?));
     }
-    put("timeout_ms", json!(bounds.timeout().map(millis)));
-    put("grace_ms", json!(millis(*grace)));
+    put("timeout_ms", json!(bounds.timeout().map(whole_millis)));
+    put("grace_ms", json!(whole_millis(*grace)));
     if signal.is_some() {
         put("signal", json!(bounds.signal().to_string()));
     }

@@ -70,8 +70,8 @@ impl Outcome {
 impl Collected {
     /// Ends and removes a leak.
     pub(super) fn collect(leak: Leak, root: &Path, named: bool, patience: Duration) -> Collected {
-        let collected = leaks::collect(&leak, root, named, patience);
-        let holders = || leak.thing.path().map(leaks::holders).unwrap_or_default();
+        let collected = leaks::collect_leak(&leak, root, named, patience);
+        let holders = || leak.thing.path().map(leaks::path_holders).unwrap_or_default();
         let outcome = match collected {
             Ok(findings) if findings.verified => Outcome::Removed { findings },
             Ok(findings) => Outcome::Survived { findings, holders: holders() },

@@ -39,7 +39,7 @@ pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
 
 /// Finds the virtual machines that penfold did not start.
 fn vms(global: &Global) -> Result<Vec<Vm>, Failure> {
-    let found = host::look(&surroundings::protected(global))
+    let found = host::find_foreign_trees(&surroundings::protected(global))
         .or_fail(FailureKind::Other, "cannot search the processes of this host")?;
     Ok(found.vms)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_state::{ExitStatus, LeftBehind, LeftObject, Report};
+use penfold_state::{ExitStatus, LeakedObject, LeakedProcess, Report};
 use penfold_teardown::Cause;
 
 use crate::text::lines::{self, count};
@@ -14,15 +14,15 @@ const PRINTED: usize = 50;
 const PARTS: usize = 5;
 
 /// Returns what the tests have left. If the supervisor was killed, the report of the launcher has the strays only.
-pub(super) fn leaks(report: &Report) -> Vec<LeftBehind> {
+pub(super) fn leaks(report: &Report) -> Vec<LeakedProcess> {
     if report.leaks.is_empty() {
-        return report.findings.strays().map(LeftBehind::of).collect();
+        return report.findings.strays().map(LeakedProcess::of).collect();
     }
     report.leaks.clone()
 }
 
 /// The lines about the end of the tests.
-pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -> String {
+pub(super) fn text(report: &Report, leaks: &[LeakedProcess], appeared: &[String]) -> String {
     let mut text = String::new();
     let end = end(report);
     let took = human(Duration::from_micros(report.findings.took_us));
@@ -44,7 +44,7 @@ pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -
     for words in summary::spared(report, "ignored") {
         lines::say(&mut text, &format!("  {words}"));
     }
-    for LeftObject { kind, name, pid, command } in &report.objects {
+    for LeakedObject { kind, name, pid, command } in &report.objects {
         lines::say(&mut text, &format!("  left, and no process: {kind} {name}, of {command} (pid {pid})"));
     }
     if let Some(words) = summary::engine_clients(report) {
@@ -73,7 +73,7 @@ fn end(report: &Report) -> String {
 }
 
 /// The lines about one leak.
-pub(super) fn describe(leak: &LeftBehind) -> Vec<String> {
+pub(super) fn describe(leak: &LeakedProcess) -> Vec<String> {
     let age =
         leak.age_ms.map(|age| format!(", {} old", human(Duration::from_millis(age)))).unwrap_or_default();
     let mut all = vec![format!("leak: {} (pid {}{age})", leak.command, leak.pid)];
@@ -106,7 +106,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn leak() -> LeftBehind {
+    pub(in super::super) fn leak() -> LeakedProcess {
         serde_json::from_value(json!({ "pid": 7, "start_time": 1, "command": "sleep 9", "age_ms": 1200 }))
             .unwrap()
     }
@@ -122,10 +122,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_leak_is_named_with_all_that_is_known() {
-        let leak = LeftBehind {
+        let leak = LeakedProcess {
             test: Some("a::b".to_owned()),
             ports: vec!["127.0.0.1:80".to_owned(), "[::1]:81".to_owned()],
-            parents: (0..7).map(|pid| penfold_state::Parent { pid, command: format!("p{pid}") }).collect(),
+            parents: (0..7)
+                .map(|pid| penfold_state::FormerParent { pid, command: format!("p{pid}") })
+                .collect(),
             ..leak()
         };
         let printed = text(&report(), &[leak], &["mount /x".to_owned()]);

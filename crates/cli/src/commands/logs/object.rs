@@ -3,7 +3,7 @@
 use std::io;
 
 use penfold_state::log::Stream;
-use penfold_state::time::rfc3339;
+use penfold_state::time::format_rfc3339;
 use serde::Serialize;
 
 /// A line of a log as JSON.
@@ -41,7 +41,7 @@ pub(super) fn write(to: &mut Vec<u8>, of: Option<Of<'_>>, line: Text<'_>) -> io:
     let object = Object {
         schema: 1,
         of,
-        time: &rfc3339(line.time),
+        time: &format_rfc3339(line.time),
         stream: if line.stream == Stream::Stdout { "stdout" } else { "stderr" },
         offset: line.offset,
         text: &String::from_utf8_lossy(line.bytes),

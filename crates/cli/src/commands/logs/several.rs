@@ -5,8 +5,8 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use penfold_state::Files;
-use penfold_state::log::{Entry, LogError, Reader, Stream, Waited};
-use penfold_state::time::rfc3339;
+use penfold_state::log::{LogEntry, LogError, LogReader, LogWaitEnd, Stream};
+use penfold_state::time::format_rfc3339;
 
 use super::object::{self, Of, Text};
 use super::{LogsArgs, gap_of, open, unreadable, wait};
@@ -28,7 +28,7 @@ struct Source {
     id: String,
     name: Option<String>,
     record: Files,
-    reader: Reader,
+    reader: LogReader,
 }
 
 /// What a reader says.
@@ -128,9 +128,9 @@ fn read(
     let stdout = io::stdout();
     loop {
         match wait(&mut source.reader, &source.record, stdout.as_fd()) {
-            Ok(Waited::More) => {}
-            Ok(Waited::Ended) => break,
-            Ok(Waited::HungUp) => return,
+            Ok(LogWaitEnd::More) => {}
+            Ok(LogWaitEnd::Ended) => break,
+            Ok(LogWaitEnd::HungUp) => return,
             Err(error) => {
                 let _ = new.send((index, Said::Failed(error)));
                 return;
@@ -151,10 +151,10 @@ struct Lines {
 
 impl Lines {
     /// Reads what is there; false if nobody listens or the log cannot be read.
-    fn read(&mut self, reader: &mut Reader, args: &LogsArgs, mut send: impl FnMut(Said) -> bool) -> bool {
+    fn read(&mut self, reader: &mut LogReader, args: &LogsArgs, mut send: impl FnMut(Said) -> bool) -> bool {
         loop {
             let goes_on = match reader.next_entry() {
-                Ok(Some(Entry::Data { stream, time, offset, bytes })) => {
+                Ok(Some(LogEntry::Data { stream, time, offset, bytes })) => {
                     let begun = Line { stream, time, offset, bytes: Vec::new() };
                     !args.wants(stream, time) || self.add(&begun, bytes, &mut send)
                 }
@@ -254,7 +254,7 @@ impl<'a> Shown<'a> {
             let prefix = self.prefixes.get(index).map_or("", String::as_str);
             self.buffer.extend_from_slice(prefix.as_bytes());
             if self.args.timestamps {
-                self.buffer.extend_from_slice(format!("{} ", rfc3339(line.time)).as_bytes());
+                self.buffer.extend_from_slice(format!("{} ", format_rfc3339(line.time)).as_bytes());
             }
             self.buffer.extend_from_slice(&line.bytes);
             if !line.bytes.ends_with(b"\n") {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use penfold_state::log::Stream;
-use penfold_state::time::rfc3339;
+use penfold_state::time::format_rfc3339;
 use rustix::io::Errno;
 
 use super::LogsArgs;
@@ -71,7 +71,7 @@ impl Output {
         let line = &mut self.open[index(stream)];
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             if !line.has_begun {
-                self.buffer.extend_from_slice(rfc3339(time).as_bytes());
+                self.buffer.extend_from_slice(format_rfc3339(time).as_bytes());
                 self.buffer.push(b' ');
             }
             line.has_begun = !piece.ends_with(b"\n");

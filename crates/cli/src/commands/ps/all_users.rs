@@ -28,8 +28,8 @@ pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
     let unread = std::cell::Cell::new(false);
     let done = list(global, args, |among| {
         let mut found = Vec::new();
-        for root in all_users::roots().or_fail(FailureKind::Other, "cannot find the state roots")? {
-            match all_users::list(&root, among == Among::Every) {
+        for root in all_users::find_user_roots().or_fail(FailureKind::Other, "cannot find the state roots")? {
+            match all_users::list_user_sandboxes(&root, among == Among::Every) {
                 Ok(views) => found.extend(views.into_iter().map(|view| {
                     let user = names.get(&root.user).cloned();
                     let home = UserHome { uid: root.user, user, root: root.path.clone() };

@@ -37,14 +37,14 @@ impl Shown {
             (false, false, false) => "running",
         };
         let pids = one.pids.iter().map(|pid| pid.as_raw_pid()).collect();
-        let penfold_oci::Note { id, engine_root, bundle, delegate, .. } = one.note;
+        let penfold_oci::ContainerNote { id, engine_root, bundle, delegate, .. } = one.note;
         Shown { id, engine_root, status, pids, bundle, delegate }
     }
 }
 
 /// Lists the containers, ordered by engine and id.
 pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
-    let noted = penfold_oci::noted(&surroundings::root(global))
+    let noted = penfold_oci::noted_containers(&surroundings::root(global))
         .or_fail(FailureKind::Other, "cannot list the containers of `penfold oci`")?;
     let shown: Vec<Shown> = noted.into_iter().map(Shown::of).collect();
     if args.json {

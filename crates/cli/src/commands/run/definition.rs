@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::{Args, Command};
 
-use super::{RunArgs, detached, profile, ready, stop_channel};
+use super::end::SpareArgs;
+use super::{RunArgs, detached, end, profile};
 use crate::args::limits::LimitArgs;
 use crate::args::resources::ResourceArgs;
-use crate::args::spare::SpareArgs;
 use crate::args::user::UserArgs;
 
 /// Adds all flags of `run`.
@@ -26,11 +26,11 @@ fn with_rare(usual: Command) -> Command {
     let groups = [
         UserArgs::augment_args,
         detached::DetachedArgs::augment_args,
-        ready::ReadyArgs::augment_args,
+        detached::ReadyArgs::augment_args,
         LimitArgs::augment_args,
         ResourceArgs::augment_args,
         profile::ProfileArgs::augment_args,
-        stop_channel::StopArgs::augment_args,
+        end::StopArgs::augment_args,
         SpareArgs::augment_args,
     ];
     groups.into_iter().fold(usual, |command, add| add(command))
@@ -69,11 +69,11 @@ mod tests {
     fn flags_that_are_not_defined_have_their_defaults() {
         assert_default::<UserArgs>();
         assert_default::<detached::DetachedArgs>();
-        assert_default::<ready::ReadyArgs>();
+        assert_default::<detached::ReadyArgs>();
         assert_default::<LimitArgs>();
         assert_default::<ResourceArgs>();
         assert_default::<profile::ProfileArgs>();
-        assert_default::<stop_channel::StopArgs>();
+        assert_default::<end::StopArgs>();
         assert_default::<SpareArgs>();
     }
 

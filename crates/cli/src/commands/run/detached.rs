@@ -3,32 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use penfold_launch::ready::{Probe, TIMEOUT, parse_probe};
+use penfold_launch::spec::LOG_SIZE;
 use penfold_state::OnFailure;
 
 use crate::value;
-
-/// The size of a log without `--log-size`.
-pub(super) const LOG_SIZE: u64 = 64 << 20;
-
-/// Parses the value of `--restart`.
-pub(super) fn restart_policy(text: &str) -> Result<OnFailure, String> {
-    let wrong = || "it is neither `on-failure` nor `on-failure:N`".to_owned();
-    match text.strip_prefix("on-failure").ok_or_else(wrong)? {
-        "" => Ok(OnFailure { most: None }),
-        most => {
-            let most = most.strip_prefix(':').and_then(|most| most.parse().ok()).filter(|most| *most > 0);
-            most.map(|most| OnFailure { most: Some(most) }).ok_or_else(wrong)
-        }
-    }
-}
-
-/// The text of a policy, as [`restart_policy`] reads it.
-pub(super) fn policy_text(policy: OnFailure) -> String {
-    match policy.most {
-        None => "on-failure".to_owned(),
-        Some(most) => format!("on-failure:{most}"),
-    }
-}
 
 /// How long a detached sandbox lives, and what it keeps.
 #[derive(Args, Clone, Debug)]
@@ -53,7 +32,7 @@ pub(crate) struct DetachedArgs {
     #[arg(
         long,
         value_name = "WHEN",
-        value_parser = restart_policy,
+        value_parser = value::restart_policy,
         help = "Start a detached sandbox again when CMD fails by itself: on-failure, or on-failure:N for at most N times in a row. \
             penfold waits first, from 100 ms to a minute"
     )]
@@ -90,4 +69,35 @@ pub(crate) enum OnSupervisorExit {
     Kill,
     /// Keep the sandbox running under a new supervisor.
     Keep,
+}
+
+/// The flags about readiness.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of detached sandboxes")]
+pub(crate) struct ReadyArgs {
+    #[arg(
+        long,
+        value_name = "PROBE",
+        value_parser = parse_probe,
+        help = "Return only when a detached sandbox is ready, else end it: port:N (a process of it listens on TCP), log:REGEX (a \
+            line of its log), http:URL (2xx or 3xx), cmd:LINE (sh -c LINE in it exits with 0), fd:N (CMD writes a line feed to \
+            descriptor N)"
+    )]
+    pub(crate) ready: Option<Probe>,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "30s",
+        requires = "ready",
+        help = "Time in which the sandbox must be ready"
+    )]
+    pub(crate) ready_timeout: Duration,
+}
+
+impl Default for ReadyArgs {
+    fn default() -> Self {
+        ReadyArgs { ready: None, ready_timeout: TIMEOUT }
+    }
 }

@@ -4,14 +4,16 @@ mod request;
 
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
+use penfold_launch::caller::{Caller, Codes};
+use penfold_launch::spec;
 use penfold_request::SandboxSpec;
 use penfold_state::{Id, Outcome, Report, ReportFile};
 use serde_json::{Value, json};
 
-use super::request::Caller;
-use super::{OnOwnerExit, spec, tell};
+use super::{OnOwnerExit, tell};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::on_server::foreground::{Signals, copy_output};
 use crate::sandboxes::on_server::{path, request_end, wait_for_end};
 use crate::{exit_codes, output};
@@ -48,7 +50,7 @@ pub(super) fn run(
         Err(Error::Problem(_)) => {
             let sentence = format!(
                 "cannot tell how sandbox {id} ended: {}",
-                if end == Some(penfold_control::End::Unverified) {
+                if end == Some(penfold_control::SandboxEnd::Unverified) {
                     "something of it is left"
                 } else {
                     "it has no report"
@@ -63,7 +65,11 @@ pub(super) fn run(
     let _ = client.send::<Value>(Method::DELETE, &path, &[], Vec::new().into());
     signals.attribute(&mut ended);
     let name = body.command.first().cloned().unwrap_or_default();
-    tell(global, &Outcome::of(&ended, unwritten), &name, spec::directory(&body), caller.codes)
+    let outcome = Outcome::of(&ended, unwritten);
+    let Codes { preserve, fail_on_leak } = caller.codes;
+    tell(global, &outcome, || {
+        conclude(&outcome, &name, spec::working_directory(&body), preserve, fail_on_leak)
+    })
 }
 
 fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {

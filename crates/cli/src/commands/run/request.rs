@@ -2,53 +2,26 @@
 //!
 //! Every flag is named in [`RunArgs::into_request`], so that a forgotten one does not compile.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use penfold_launch::caller::{Caller, Codes};
 use penfold_process::path_text::path_text;
-use penfold_request::{Jail, Profile, SandboxSpec, StartRequest, Vmm};
-use penfold_state::{Id, Limits};
+use penfold_request::{Jail, Profile, SandboxSpec, Vmm};
+use penfold_state::Limits;
 
-use super::detached::{DetachedArgs, OnSupervisorExit, policy_text};
+use super::RunArgs;
+use super::detached::{DetachedArgs, OnSupervisorExit, ReadyArgs};
+use super::end::SpareArgs;
 use super::profile::ProfileArgs;
-use super::ready::ReadyArgs;
-use super::{Codes, OnOwnerExit, RunArgs, stdin_close};
 use crate::args::bounds::Bounds;
 use crate::args::event_log::EventLogArgs;
-use crate::args::spare::SpareArgs;
 use crate::args::user::UserArgs;
 use crate::failure::Failure;
-use crate::value::EnvSetting;
+use crate::value::{EnvSetting, policy_text};
 use crate::variables;
-
-/// What the caller of `run` wants beside the sandbox itself.
-#[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "flags")]
-pub(crate) struct Caller {
-    pub(crate) detach: bool,
-    pub(crate) interactive: bool,
-    pub(crate) replace: bool,
-    pub(crate) outside: bool,
-    pub(crate) stop_on_interrupt: bool,
-    pub(crate) on_owner_exit: Option<OnOwnerExit>,
-    pub(crate) owner: Option<i32>,
-    pub(crate) on_stdin_close: Option<stdin_close::OnStdinClose>,
-    pub(crate) report: Option<PathBuf>,
-    pub(crate) status_fd: Option<i32>,
-    pub(crate) codes: Codes,
-    /// The id, if it is that of a former life.
-    pub(crate) id: Option<Id>,
-}
-
-impl Caller {
-    /// The caller of a program that starts a detached sandbox, and its specification.
-    pub(crate) fn of(request: StartRequest) -> (SandboxSpec, Caller) {
-        let StartRequest { spec, on_owner_exit, owner, report } = request;
-        (spec, Caller { detach: true, on_owner_exit, owner, report, ..Caller::default() })
-    }
-}
 
 /// Which flags with a default were given: only these take precedence over a file.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +132,7 @@ impl RunArgs {
             stop_on_interrupt,
             on_owner_exit,
             owner,
-            on_stdin_close,
+            on_stdin_close: on_stdin_close.map(Into::into),
             report,
             status_fd,
             codes,
@@ -194,7 +167,7 @@ fn with_bounds(spec: SandboxSpec, bounds: Bounds, given: Given) -> SandboxSpec {
 }
 
 /// The name and the value of a setting, which may be that of the caller; `None` if there is none.
-pub(super) fn variable(setting: EnvSetting) -> Option<(String, String)> {
+fn variable(setting: EnvSetting) -> Option<(String, String)> {
     let value = setting.value.or_else(|| variables::get(&setting.key))?;
     Some((text(&setting.key), text(&value)))
 }

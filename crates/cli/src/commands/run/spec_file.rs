@@ -4,10 +4,12 @@ use std::io::Read as _;
 use std::path::Path;
 
 use clap::ArgMatches;
+use penfold_launch::caller::Caller;
+use penfold_launch::spec::Values;
 use penfold_request::SandboxSpec;
 
-use super::request::{Caller, Given};
-use super::{RunArgs, VERB, spec};
+use super::request::Given;
+use super::{RunArgs, VERB};
 use crate::args::usage;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -37,8 +39,8 @@ pub(crate) fn request(global: &Global, matches: ArgMatches) -> Result<(SandboxSp
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     // A wrong value may be one that nobody has typed now.
-    spec::Values::of(&spec)
-        .map_err(|failure| failure.hint(format!("the flags are from {file} and from the command line")))?;
+    Values::of(&spec)
+        .map_err(|error| error.hint(format!("the flags are from {file} and from the command line")))?;
     Ok((spec, caller))
 }
 

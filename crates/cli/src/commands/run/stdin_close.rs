@@ -1,13 +1,10 @@
-//! `--on-stdin-close`: whether the standard input can hang up.
-
-use std::os::fd::AsFd as _;
+//! `--on-stdin-close`.
 
 use clap::ValueEnum;
+use penfold_launch::checks::no_stdin_close;
 use penfold_state::StdinClose;
-use rustix::fs::{FileType, fstat};
-use rustix::termios::isatty;
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 
 /// The value of `--on-stdin-close`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,33 +24,10 @@ impl From<OnStdinClose> for StdinClose {
     }
 }
 
-/// Refuses the flag if the standard input can never hang up, such as a file. The flag would have no effect.
-pub(super) fn check(action: Option<OnStdinClose>) -> Result<(), Failure> {
-    if action.is_none() {
-        return Ok(());
-    }
-    let stdin = std::io::stdin();
-    let stdin = stdin.as_fd();
-    let Ok(stat) = fstat(stdin) else { return Err(refused("it is closed")) };
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Fifo | FileType::Socket => Ok(()),
-        FileType::CharacterDevice if isatty(stdin) => Ok(()),
-        FileType::RegularFile => Err(refused("it is a file, which never hangs up")),
-        FileType::CharacterDevice => Err(refused("it is a device such as `/dev/null`, which never hangs up")),
-        _ => Err(refused("it is no pipe, socket or terminal")),
-    }
-}
-
 /// Refuses the flag for a sandbox on a server.
-pub(crate) fn refuse(action: Option<OnStdinClose>) -> Result<(), Failure> {
+pub(crate) fn refuse(action: Option<StdinClose>) -> Result<(), Failure> {
     match action {
         None => Ok(()),
-        Some(_) => Err(refused("a sandbox on a server has none")),
+        Some(_) => Err(no_stdin_close("a sandbox on a server has none").into()),
     }
-}
-
-fn refused(reason: &str) -> Failure {
-    Failure::new(FailureKind::NotStarted, "cannot watch the standard input for `--on-stdin-close`")
-        .because(reason)
-        .hint("leave out the flag, or give penfold a pipe")
 }

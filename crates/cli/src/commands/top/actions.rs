@@ -1,6 +1,6 @@
 //! Ends sandboxes for `penfold top`, as `penfold stop` and `penfold kill` do.
 
-use penfold_control::{EndMethod, Limits, ResolveError, StopResult};
+use penfold_control::{EndLimits, EndMethod, ResolveError, StopResult};
 use penfold_state::error_chain;
 use penfold_top::{Actions, Ending};
 
@@ -33,7 +33,8 @@ impl Actions for HostActions {
             Ending::Stop => EndMethod::Stop { signal: None, grace: None },
             Ending::Kill => EndMethod::Kill,
         };
-        let results = penfold_control::end(&resolver, &[known], how, &Limits::default(), &mut |_| {});
+        let results =
+            penfold_control::end_sandboxes(&resolver, &[known], how, &EndLimits::default(), &mut |_| {});
         results.into_iter().next().ok_or_else(|| "it could not be ended".to_owned())
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use penfold_control::{CpuRates, Meter, Resolver, SandboxRef, Usage, View, view};
+use penfold_control::{CpuRates, Meter, Resolver, SandboxRef, SandboxUsage, SandboxView, view};
 use penfold_process::{Listeners, Pid};
-use penfold_state::log::{Entry, From, LogError, Reader};
+use penfold_state::log::{LogEntry, LogError, LogPosition, LogReader};
 use penfold_state::state::Status;
 use penfold_state::time::now_ms;
 use penfold_top::{Detail, Sandbox, Source, StatusColour};
@@ -26,7 +26,7 @@ const LAST_LINE: u64 = 4 * 1024;
 #[derive(Debug)]
 struct ListedSandbox {
     known: SandboxRef,
-    view: View,
+    view: SandboxView,
     pids: Vec<Pid>,
 }
 
@@ -78,7 +78,7 @@ impl Source for Looker {
 
     fn ended(&mut self, id: &str) -> Option<Sandbox> {
         let known = self.find(id)?;
-        let view = view::view(&self.resolver, &known)?;
+        let view = view::observe_sandbox(&self.resolver, &known)?;
         Some(row(&view, None, None, now_ms()))
     }
 
@@ -109,7 +109,7 @@ impl Source for Looker {
     }
 }
 
-fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) -> Sandbox {
+fn row(view: &SandboxView, usage: Option<SandboxUsage>, cpu_percent: Option<f64>, now: u64) -> Sandbox {
     let mood = match view.status {
         _ if !view.damage.is_empty() => StatusColour::Wrong,
         Status::Running => StatusColour::Running,
@@ -134,17 +134,17 @@ fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) ->
 /// Neither a log without line feeds nor a writer that is faster than this reader makes it longer.
 fn output(known: &SandboxRef, most: u64) -> Result<Vec<u8>, LogError> {
     let Some(files) = &known.record else { return Err(LogError::Missing) };
-    let mut reader = Reader::open(files.dir(), From::Start)?;
+    let mut reader = LogReader::open(files.dir(), LogPosition::Start)?;
     let end = reader.end();
     let is_cut = end > most;
     if is_cut {
-        reader = Reader::open(files.dir(), From::Offset(end - most))?;
+        reader = LogReader::open(files.dir(), LogPosition::Offset(end - most))?;
     }
     let mut bytes = Vec::new();
     while reader.offset() < end
         && let Some(entry) = reader.next_entry()?
     {
-        if let Entry::Data { bytes: some, .. } = entry {
+        if let LogEntry::Data { bytes: some, .. } = entry {
             bytes.extend_from_slice(some);
         }
     }

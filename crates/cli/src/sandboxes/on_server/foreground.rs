@@ -51,7 +51,7 @@ impl Signals {
         let numbers = ENDING.into_iter().map(Signal::as_raw).filter(|&number| !signal::is_ignored(number));
         let set = SignalSet::of(numbers);
         let sentence = "cannot wait for signals";
-        signal::block(&set).or_fail(FailureKind::NotStarted, sentence)?;
+        signal::block_signals(&set).or_fail(FailureKind::NotStarted, sentence)?;
         let came = SignalFd::open(&set).or_fail(FailureKind::NotStarted, sentence)?;
         let target = Arc::new(Mutex::new(Target { leased, ..Target::default() }));
         let (shared, client) = (Arc::clone(&target), client.again()?);
@@ -134,7 +134,7 @@ fn listen(client: &Client, came: &SignalFd, shared: &Mutex<Target>) {
                 target.act(client);
             }
             None if target.leased => {
-                let lease = penfold_state::time::millis(LEASE);
+                let lease = penfold_state::time::whole_millis(LEASE);
                 target.order(client, "extend", json!({ "lease_ms": lease }));
             }
             None => {}

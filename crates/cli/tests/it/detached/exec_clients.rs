@@ -278,7 +278,7 @@ fn request_to_end_is_not_lost_behind_other_signals() {
         let supervisors = sandbox.exec_supervisors();
         supervisors.last().unwrap().stop();
         for _ in 0..SIGNALS {
-            client.signal(penfold_sys::signal::signal(34).unwrap());
+            client.signal(penfold_sys::signal::signal_of_number(34).unwrap());
         }
         for _ in 0..times {
             client.signal(Signal::TERM);

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use penfold_control::execs::{self, ExecEnd, ExecError, ExecStart, ExecStatus, ExecView, Started};
-use penfold_state::log::{Entry, From, Stream, Waited};
+use penfold_control::execs::{self, ExecEnd, ExecError, ExecStart, ExecStatus, ExecView, StartedExec};
+use penfold_state::log::{LogEntry, LogPosition, LogWaitEnd, Stream};
 use penfold_state::wire::Size;
 use penfold_state::{ExitStatus, Files, Registry, StartFailure};
 use penfold_teardown::Cause;
@@ -43,14 +43,14 @@ fn as_user<R: Send>(env: &TestEnv, sandbox: &Sandbox, call: impl FnOnce(&Files) 
 }
 
 #[track_caller]
-fn start(env: &TestEnv, sandbox: &Sandbox, words: &[&str]) -> Started {
+fn start(env: &TestEnv, sandbox: &Sandbox, words: &[&str]) -> StartedExec {
     let start = ExecStart { grace: Duration::from_secs(5), ..ExecStart::new(words) };
-    as_user(env, sandbox, |files| execs::start(files, start)).unwrap()
+    as_user(env, sandbox, |files| execs::start_exec(files, start)).unwrap()
 }
 
 #[track_caller]
 fn view(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecView {
-    as_user(env, sandbox, |files| execs::get(files, number)).unwrap().expect("no such exec")
+    as_user(env, sandbox, |files| execs::find_exec(files, number)).unwrap().expect("no such exec")
 }
 
 #[track_caller]
@@ -69,17 +69,17 @@ fn kill(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecEnd {
 #[track_caller]
 fn output(env: &TestEnv, sandbox: &Sandbox, number: u32) -> (Vec<u8>, Vec<u8>) {
     as_user(env, sandbox, |files| {
-        let mut reader = execs::log(files, number, From::Start).unwrap();
+        let mut reader = execs::open_exec_log(files, number, LogPosition::Start).unwrap();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         loop {
             while let Some(entry) = reader.next_entry().unwrap() {
                 match entry {
-                    Entry::Data { stream: Stream::Stdout, bytes, .. } => out.extend(bytes),
-                    Entry::Data { bytes, .. } => err.extend(bytes),
+                    LogEntry::Data { stream: Stream::Stdout, bytes, .. } => out.extend(bytes),
+                    LogEntry::Data { bytes, .. } => err.extend(bytes),
                     other => panic!("{other:?}"),
                 }
             }
-            if reader.wait(|| execs::has_ended(files, number), None).unwrap() == Waited::Ended {
+            if reader.wait(|| execs::has_ended(files, number), None).unwrap() == LogWaitEnd::Ended {
                 return (out, err);
             }
         }
@@ -152,7 +152,7 @@ fn kill_ends_the_tree_and_nothing_else() {
         assert_eq!((end.exit, end.cause), (Some(ExitStatus::Signal(9)), Some(Cause::Kill)), "{case}");
         assert!(end.report.is_some(), "{case}");
         assert!(all_live(&others), "{case}");
-        let running = as_user(env, &sandbox, execs::list).unwrap();
+        let running = as_user(env, &sandbox, execs::list_execs).unwrap();
         let status: Vec<ExecStatus> = running.iter().map(|view| view.status).collect();
         assert_eq!(status, [ExecStatus::Running, ExecStatus::Ended], "{case}");
         remove(env, &sandbox);
@@ -168,7 +168,7 @@ fn stop_gives_the_grace_and_sends_the_signal() {
         let number = start(env, &sandbox, &["bash", "-c", script]).number;
         wait_until("the handler is set", || {
             as_user(env, &sandbox, |files| {
-                let mut reader = execs::log(files, number, From::Start).unwrap();
+                let mut reader = execs::open_exec_log(files, number, LogPosition::Start).unwrap();
                 matches!(reader.next_entry(), Ok(Some(_)))
             })
         });
@@ -238,7 +238,7 @@ fn every_exec_has_an_end_after_that_of_the_sandbox() {
             sandbox.call(env, &[verb, "ID"]).with_code(0);
             let case = format!("{:?} {level:?} {verb}", env.who);
             assert!(members.iter().all(Process::has_ended), "{case}");
-            let views = as_user(env, &sandbox, execs::list).unwrap();
+            let views = as_user(env, &sandbox, execs::list_execs).unwrap();
             let numbers: Vec<u32> = views.iter().map(|view| view.number).collect();
             assert_eq!(numbers, [done, deaf, meek], "{case}");
             for view in &views {
@@ -278,7 +278,7 @@ fn execs_go_on_after_a_takeover() {
         assert!(all_live(&members), "{case}");
         std::fs::write(env.path("work/go"), "").unwrap();
         await_running(env, &["sleep 4105"]);
-        let running = as_user(env, &sandbox, execs::list).unwrap();
+        let running = as_user(env, &sandbox, execs::list_execs).unwrap();
         assert!(running.iter().all(|view| view.status == ExecStatus::Running), "{case}");
         let end = kill(env, &sandbox, deaf);
         assert!(end.report.is_some() && members.iter().all(Process::has_ended), "{case}");
@@ -348,14 +348,14 @@ fn forged_files_are_not_believed() {
         assert_eq!((view_now.status, view_now.exit), (ExecStatus::Running, None), "{case}");
         let past = as_user(env, &sandbox, |files| execs::wait_for_exec(files, number, Some(Instant::now())));
         assert_eq!(past.unwrap(), None, "{case}");
-        let forget = as_user(env, &sandbox, |files| execs::forget(files, number));
+        let forget = as_user(env, &sandbox, |files| execs::remove_exec_record(files, number));
         assert!(matches!(forget, Err(ExecError::Refused(_))), "{case} {forget:?}");
         assert!(all_live(&members), "{case}");
         let end = kill(env, &sandbox, number);
         assert_eq!((end.exit, end.cause), (Some(ExitStatus::Signal(9)), Some(Cause::Kill)), "{case}");
         assert!(members.iter().all(Process::has_ended), "{case}");
-        as_user(env, &sandbox, |files| execs::forget(files, number)).unwrap();
-        assert_eq!(as_user(env, &sandbox, |files| execs::get(files, number)).unwrap(), None, "{case}");
+        as_user(env, &sandbox, |files| execs::remove_exec_record(files, number)).unwrap();
+        assert_eq!(as_user(env, &sandbox, |files| execs::find_exec(files, number)).unwrap(), None, "{case}");
         remove(env, &sandbox);
     });
 }
@@ -390,8 +390,8 @@ fn link_in_place_of_a_directory_is_not_followed() {
     std::fs::create_dir(&elsewhere).unwrap();
     std::fs::rename(&directory, env.path("away")).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
-    assert!(as_user(&env, &sandbox, |files| execs::get(files, number)).is_err());
-    assert!(as_user(&env, &sandbox, execs::list).unwrap().is_empty());
+    assert!(as_user(&env, &sandbox, |files| execs::find_exec(files, number)).is_err());
+    assert!(as_user(&env, &sandbox, execs::list_execs).unwrap().is_empty());
     // Its number stays taken.
     let next = start(&env, &sandbox, &["true"]).number;
     assert!(next > number);
@@ -403,7 +403,7 @@ fn link_in_place_of_a_directory_is_not_followed() {
     // The directory of all execs may be a link too.
     let sandbox = env.detach(["--", "sleep", "4001"]);
     std::os::unix::fs::symlink(&elsewhere, sandbox.record.join("execs")).unwrap();
-    let refused = as_user(&env, &sandbox, |files| execs::start(files, ExecStart::new(["true"])));
+    let refused = as_user(&env, &sandbox, |files| execs::start_exec(files, ExecStart::new(["true"])));
     assert!(matches!(refused, Err(ExecError::Refused(_))), "{refused:?}");
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     remove(&env, &sandbox);
@@ -415,7 +415,8 @@ fn link_in_place_of_a_directory_is_not_followed() {
 fn command_that_cannot_run_is_told_and_recorded() {
     everywhere(|env, level| {
         let sandbox = sandbox_at(env, level);
-        let failed = as_user(env, &sandbox, |files| execs::start(files, ExecStart::new(["no-such-program"])));
+        let failed =
+            as_user(env, &sandbox, |files| execs::start_exec(files, ExecStart::new(["no-such-program"])));
         let Err(ExecError::StartFailed { number, failure: StartFailure::NotFound }) = failed else {
             panic!("{failed:?}")
         };
@@ -433,7 +434,7 @@ fn input_terminal_and_signals_reach_the_command() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut cat = ExecStart::new(["cat"]);
         cat.stdin = Some(OwnedFd::from(theirs));
-        let cat = as_user(env, &sandbox, |files| execs::start(files, cat)).unwrap().number;
+        let cat = as_user(env, &sandbox, |files| execs::start_exec(files, cat)).unwrap().number;
         (&ours).write_all(b"typed").unwrap();
         drop(ours);
         assert_eq!(output(env, &sandbox, cat).0, b"typed", "{case}");
@@ -445,12 +446,12 @@ fn input_terminal_and_signals_reach_the_command() {
         ]);
         shell.stdin = Some(OwnedFd::from(theirs));
         shell.terminal = Some(Size { rows: 11, columns: 22 });
-        let shell = as_user(env, &sandbox, |files| execs::start(files, shell)).unwrap().number;
+        let shell = as_user(env, &sandbox, |files| execs::start_exec(files, shell)).unwrap().number;
         let logged = |text: &str| {
             as_user(env, &sandbox, |files| {
-                let mut reader = execs::log(files, shell, From::Start).unwrap();
+                let mut reader = execs::open_exec_log(files, shell, LogPosition::Start).unwrap();
                 let mut all = Vec::new();
-                while let Ok(Some(Entry::Data { bytes, .. })) = reader.next_entry() {
+                while let Ok(Some(LogEntry::Data { bytes, .. })) = reader.next_entry() {
                     all.extend(bytes);
                 }
                 String::from_utf8(all).unwrap().contains(text)
@@ -458,13 +459,14 @@ fn input_terminal_and_signals_reach_the_command() {
         };
         (&ours).write_all(b"line\n").unwrap();
         wait_until("the line is read", || logged("got line"));
-        as_user(env, &sandbox, |files| execs::resize(files, shell, Size { rows: 33, columns: 44 })).unwrap();
+        as_user(env, &sandbox, |files| execs::resize_exec(files, shell, Size { rows: 33, columns: 44 }))
+            .unwrap();
         assert_eq!(wait(env, &sandbox, shell).exit, Some(ExitStatus::Code(4)), "{case}");
         assert!(logged("11 22") && logged("33 44"), "{case}");
         let number = start(env, &sandbox, &["sleep", "4101"]).number;
-        as_user(env, &sandbox, |files| execs::signal(files, number, Signal::USR1.as_raw())).unwrap();
+        as_user(env, &sandbox, |files| execs::signal_exec(files, number, Signal::USR1.as_raw())).unwrap();
         assert_eq!(wait(env, &sandbox, number).exit, Some(ExitStatus::Signal(10)), "{case}");
-        let refused = as_user(env, &sandbox, |files| execs::signal(files, number, 99));
+        let refused = as_user(env, &sandbox, |files| execs::signal_exec(files, number, 99));
         assert!(matches!(refused, Err(ExecError::Refused(_))), "{case}");
         remove(env, &sandbox);
     });
@@ -487,7 +489,7 @@ fn end_on_a_full_disk_is_written_once_there_is_room() {
     let filler = env.path("root/filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while file.write_all(&[1; 512]).is_ok() {}
-    let refused = as_user(&env, &sandbox, |files| execs::start(files, ExecStart::new(["true"])));
+    let refused = as_user(&env, &sandbox, |files| execs::start_exec(files, ExecStart::new(["true"])));
     assert!(matches!(refused, Err(ExecError::Refused(_))), "{refused:?}");
     assert!(!command.has_ended());
     std::fs::write(env.path("work/go"), "").unwrap();

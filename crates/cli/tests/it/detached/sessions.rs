@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_session::{Client, CommandEnd, EndKind, Run};
-use penfold_state::log::{Entry, From};
+use penfold_session::{CommandEnd, EndKind, SessionClient, ShellCommand};
+use penfold_state::log::{LogEntry, LogPosition};
 
 use super::sandboxes::{at_each_level, remove};
 use crate::support::{Level, Process, Sandbox, TestEnv, Who, penfold, wait_until};
@@ -19,21 +19,21 @@ fn session(env: &TestEnv, level: Level) -> Sandbox {
 }
 
 #[track_caller]
-fn connect(sandbox: &Sandbox) -> Client {
+fn connect(sandbox: &Sandbox) -> SessionClient {
     let record: OwnedFd = std::fs::File::open(&sandbox.record).expect("a record").into();
     let limit = Duration::from_secs(20);
-    Client::connect_in(record.as_fd(), &sandbox.record, "main", limit, || sandbox.has_ended())
+    SessionClient::connect_in(record.as_fd(), &sandbox.record, "main", limit, || sandbox.has_ended())
         .expect("a host")
 }
 
 #[track_caller]
-fn end(client: &mut Client, run: &Run) -> (CommandEnd, String) {
+fn end(client: &mut SessionClient, run: &ShellCommand) -> (CommandEnd, String) {
     let number = client.run(run).expect("accepted");
     let end = client.wait_end(number, Some(Instant::now() + Duration::from_secs(20))).expect("an end");
     let mut out = Vec::new();
-    let mut reader = client.log(number, From::Start).expect("a log");
+    let mut reader = client.log(number, LogPosition::Start).expect("a log");
     while let Some(entry) = reader.next_entry().expect("a log") {
-        if let Entry::Data { bytes, .. } = entry {
+        if let LogEntry::Data { bytes, .. } = entry {
             out.extend_from_slice(bytes);
         }
     }
@@ -56,9 +56,9 @@ fn kill_of_the_sandbox_ends_all_that_the_session_started() {
     at_each_level(Who::Tester, |env, level| {
         let sandbox = session(env, level);
         let mut client = connect(&sandbox);
-        assert_eq!(end(&mut client, &Run::new(TREE)).0.how, EndKind::Exited, "{level:?}");
+        assert_eq!(end(&mut client, &ShellCommand::new(TREE)).0.how, EndKind::Exited, "{level:?}");
         let sleeps = begun(env);
-        let busy = client.run(&Run::new("sleep 4205; echo more")).expect("accepted");
+        let busy = client.run(&ShellCommand::new("sleep 4205; echo more")).expect("accepted");
         wait_until("the command runs", || env.is_running("sleep 4205"));
         sandbox.call(env, &["kill", "ID"]).with_code(0);
         assert!(sleeps.iter().all(Process::has_ended) && !env.is_running("sleep 4205"), "{level:?}");
@@ -73,7 +73,7 @@ fn death_of_a_client_loses_no_output_and_no_end() {
     let sandbox = session(&env, Level::Subreaper);
     let mut client = connect(&sandbox);
     let number = client
-        .run(&Run::new("cd /usr; for i in 1 2 3; do echo $i; sleep 0.05; done; exit 7"))
+        .run(&ShellCommand::new("cd /usr; for i in 1 2 3; do echo $i; sleep 0.05; done; exit 7"))
         .expect("accepted");
     drop(client);
     let mut client = connect(&sandbox);
@@ -90,7 +90,7 @@ fn time_limit_ends_the_command_and_nothing_else() {
     at_each_level(Who::Tester, |env, level| {
         let sandbox = session(env, level);
         let mut client = connect(&sandbox);
-        end(&mut client, &Run::new("kept=yes; sleep 4206 & cd /usr"));
+        end(&mut client, &ShellCommand::new("kept=yes; sleep 4206 & cd /usr"));
         wait_until("the job runs", || env.is_running("sleep 4206"));
         let endless = [
             TREE.replace("true", "sleep 4205"),
@@ -98,7 +98,7 @@ fn time_limit_ends_the_command_and_nothing_else() {
             "sleep 4205 | cat".to_owned(),
         ];
         for text in endless {
-            let run = Run { timeout_ms: Some(150), grace_ms: Some(150), ..Run::new(text) };
+            let run = ShellCommand { timeout_ms: Some(150), grace_ms: Some(150), ..ShellCommand::new(text) };
             let (done, _) = end(&mut client, &run);
             assert_eq!((done.how, done.replaced), (EndKind::TimedOut, false), "{level:?}: {run:?}");
             assert!(done.remaining.is_empty(), "{level:?}: {done:?}");
@@ -106,7 +106,7 @@ fn time_limit_ends_the_command_and_nothing_else() {
                 SLEEPS.iter().chain(&["sleep 4205"]).filter(|sleep| env.is_running(sleep)).collect();
             assert!(left.is_empty(), "{level:?}: {left:?}");
             assert!(env.is_running("sleep 4206"), "{level:?}");
-            assert_eq!(end(&mut client, &Run::new("echo $kept; pwd")).1, "yes\n/usr\n", "{level:?}");
+            assert_eq!(end(&mut client, &ShellCommand::new("echo $kept; pwd")).1, "yes\n/usr\n", "{level:?}");
         }
         sandbox.call(env, &["stop", "ID"]);
         assert!(!env.is_running("sleep 4206"));
@@ -118,7 +118,7 @@ fn time_limit_ends_the_command_and_nothing_else() {
 fn marker_and_environment_reach_the_shell() {
     let env = TestEnv::new();
     let sandbox = session(&env, Level::Subreaper);
-    let (_, out) = end(&mut connect(&sandbox), &Run::new("echo $PENFOLD_SANDBOX"));
+    let (_, out) = end(&mut connect(&sandbox), &ShellCommand::new("echo $PENFOLD_SANDBOX"));
     assert_eq!(out.trim(), sandbox.id);
     env.call(["session-host", "--name", "main"]).refused(2, "cannot hold a session");
     sandbox.call(&env, &["kill", "ID"]).with_code(0);

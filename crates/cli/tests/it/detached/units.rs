@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use rustix::process::Signal;
 
 use crate::end::standing::Directory;
@@ -253,7 +253,7 @@ struct UnitCgroup(Vec<Directory>);
 
 impl UnitCgroup {
     fn new(parts: &[&str]) -> Option<UnitCgroup> {
-        let mut path = Place::find_here().ok()?.path().join(format!("host-{}", fresh_id()));
+        let mut path = LeafPlace::find_here().ok()?.path().join(format!("host-{}", fresh_id()));
         let mut directories = vec![Directory::make(path.clone()).unwrap()];
         for part in parts {
             path.push(part);

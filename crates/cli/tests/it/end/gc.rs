@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 
 use super::leaks::{carried_id, doctor, leaks_of, new_directory};
 use super::standing::{Directory, answers, await_count};
@@ -101,7 +101,7 @@ fn cgroups_and_directories_without_a_record_go() {
         let outside = env.path("outside");
         std::fs::write(&outside, "").unwrap();
         std::os::unix::fs::symlink(&outside, directory.path().join("link")).unwrap();
-        let place = Place::find_here().ok();
+        let place = LeafPlace::find_here().ok();
         let cgroup = place.map(|place| Directory::make(place.path().join(format!("penfold-{id}"))).unwrap());
         if cgroup.is_none() {
             skip("no cgroup2 to write to; the directory alone is tried");

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use rustix::process::Signal;
 
 use super::leaks::{doctor, leaks_of};
@@ -125,7 +125,7 @@ fn orphans_of_another_user_are_left_to_that_user() {
         let (bare, leafed) = (fresh_id(), fresh_id());
         stray(&env, &bare, "3521");
         let member = stray(&env, &leafed, "3522");
-        let place = Place::find_here().unwrap();
+        let place = LeafPlace::find_here().unwrap();
         let leaf = Directory::make(place.path().join(format!("penfold-{leafed}"))).unwrap();
         chown(leaf.path(), Some(USER), Some(USER)).unwrap();
         std::fs::write(leaf.path().join("cgroup.procs"), member.pid().to_string()).unwrap();

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use penfold_cgroup::{Place, mountinfo};
+use penfold_cgroup::{LeafPlace, mountinfo};
 
 use super::standing::{Directory, as_user, await_running, await_state};
 use crate::support::{Finished, Running, TestEnv, fresh_id, is_root, skip, wait_until};
@@ -133,7 +133,7 @@ fn a_session_is_followed_beyond_a_dead_parent() {
 /// spec: 3.2
 #[test]
 fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
-    let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+    let Ok(place) = LeafPlace::find_here() else { return skip("no cgroup2 to write to") };
     let env = TestEnv::new();
     let name = format!("reap-test-{}", fresh_id());
     let cgroup = Directory::make(place.path().join(&name)).unwrap();
@@ -160,7 +160,7 @@ fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
 /// The mount point of the v1 freezer; nothing, and the reason said, where there is none to write to.
 pub fn v1_freezer() -> Option<PathBuf> {
     let text = std::fs::read("/proc/self/mountinfo").unwrap();
-    let found = mountinfo::parse(&text).unwrap().into_iter();
+    let found = mountinfo::parse_mountinfo(&text).unwrap().into_iter();
     let freezer = found.rev().find(|mount| mount.fs_type == "cgroup" && mount.has_option("freezer"));
     if freezer.is_none() || !is_root() {
         skip("no cgroup v1 freezer to write to");

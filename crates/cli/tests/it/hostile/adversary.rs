@@ -3,7 +3,7 @@
 use crate::support::{
     Process, Running, TestEnv, descendants, entries, has_program, is_root, kill_at_once, penfold, wait_until,
 };
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use rustix::process::Signal;
 
 /// Where `$C` is the command's cgroup, if the host has cgroup2 where most have it.
@@ -13,7 +13,7 @@ const LEAF: &str = "L=$(sed -n 's/^0:://p' /proc/self/cgroup); C=$(awk '$3 == \"
 #[track_caller]
 fn nothing_is_left(env: &TestEnv) {
     env.assert_nothing_left();
-    let Ok(place) = Place::find_here() else { return };
+    let Ok(place) = LeafPlace::find_here() else { return };
     let names: Vec<String> = entries(&env.path("work"))
         .iter()
         .filter_map(|path| path.file_name()?.to_str()?.strip_prefix("id-").map(|id| format!("penfold-{id}")))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{pause, wish};
 use crate::support::{Level, Prng, TestEnv, entries, skip};
-use penfold_cgroup::{Leaf, Place};
+use penfold_cgroup::{Leaf, LeafPlace};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -67,7 +67,7 @@ struct Ground(Option<Leaf>);
 
 impl Ground {
     fn new(name: &str) -> Ground {
-        let leaf = Place::find_here().ok().and_then(|place| Leaf::create(&place, name).ok());
+        let leaf = LeafPlace::find_here().ok().and_then(|place| Leaf::create(&place, name).ok());
         if leaf.is_none() {
             skip("no cgroup can be made here: left cgroups are not looked for");
         }

@@ -143,3 +143,20 @@ fn exec_whose_supervisor_is_killed_does_not_call_the_sandbox_ended() {
     assert!(env.is_running("sleep 1000"));
     client.close().with_code(0);
 }
+
+/// spec: 13.8.1
+#[test]
+fn exec_in_a_sandbox_without_supervisors_does_not_call_it_ended() {
+    let env = TestEnv::new();
+    let mut client = Client::start(&env, &[]);
+    let web = client.done("run", &json!({ "shell": "echo up; exec sleep 1002", "ready_text": "up" }));
+    let sandbox = Sandbox::printed(&env, &format!("{}\n", web["id"].as_str().unwrap()));
+    sandbox.kill_supervisors();
+    assert!(env.is_running("sleep 1002"));
+    let exec = client.ask_tool("exec", &json!({ "sandbox": sandbox.id, "command": ["true"] }));
+    let (failed, text, _) = client.result(exec);
+    assert!(failed && !text.contains("has ended") && text.contains("no process listens"), "{text}");
+    client.done("stop", &json!({ "sandbox": sandbox.id }));
+    assert!(!env.is_running("sleep 1002"));
+    client.close().with_code(0);
+}

@@ -1,6 +1,6 @@
 //! `penfold doctor`: what it says of this host, and that it takes nothing living for a leak.
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -90,7 +90,7 @@ fn left_of_the_tries(found: &Value) -> bool {
 /// spec: 8.2
 #[test]
 fn clone3_that_is_refused_is_no_cgroup_that_was_killed() {
-    if Place::find_here().is_err() {
+    if LeafPlace::find_here().is_err() {
         return skip("no cgroup2 to write to");
     }
     for errno in [Errno::PERM, Errno::NOSYS] {
@@ -158,7 +158,7 @@ fn a_cgroup_and_a_directory_without_a_record_are_leaks() {
     assert_eq!(leaks.len(), 1, "{found}");
     assert_eq!(leaks[0]["path"], directory.path().display().to_string());
     drop((directory, near));
-    let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+    let Ok(place) = LeafPlace::find_here() else { return skip("no cgroup2 to write to") };
     let cgroup = Directory::make(place.path().join(format!("penfold-{id}"))).unwrap();
     let found = env.call(["doctor", "--json"]).with_code(1).json();
     assert_eq!(leaks_with(&found, &id).len(), 1, "{found}");

@@ -135,7 +135,7 @@ fn the_log_of_one_that_is_just_being_started_is_waited_for() {
     };
     move_file("log", "log.later");
     let refused = sandbox.call(&env, &["logs", "ID"]).with_code(1);
-    assert!(refused.err().contains("has no log"), "with a state: {}", refused.err());
+    assert!(refused.err().contains("the log is lost"), "with a state: {}", refused.err());
     move_file("state.json", "state.later");
     let early = env.begin(["logs", &sandbox.id]);
     wait_until("`logs` waits", || is_waiting(&early) || !early.is_alive());

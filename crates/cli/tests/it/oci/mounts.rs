@@ -13,7 +13,7 @@ use crate::support::{Process, Running, TestEnv};
 /// Moves a process to the top of every hierarchy.
 fn move_out(process: &Process) {
     let text = std::fs::read("/proc/self/mountinfo").unwrap();
-    for mount in mountinfo::parse(&text).unwrap() {
+    for mount in mountinfo::parse_mountinfo(&text).unwrap() {
         if matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2") {
             enter(&mount.mount_point, process.pid());
         }

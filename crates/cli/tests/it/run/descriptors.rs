@@ -5,6 +5,11 @@ use crate::support::{Finished, Level, Running, Sandbox, TestEnv, Who, penfold, w
 /// So many suffice, at every level.
 const ENOUGH: u32 = 24;
 
+/// Every number up to more than enough, and some beyond.
+fn limits() -> impl Iterator<Item = u32> {
+    (3..=32).chain([40, 48, 64])
+}
+
 /// `penfold run` with these words and so many descriptors.
 #[track_caller]
 fn run_with(env: &TestEnv, most: u32, words: &[&str]) -> Finished {
@@ -44,7 +49,7 @@ fn run_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer() {
     let env = environment();
     let script = "setsid -f sleep 600; echo ran; exit 3";
     for level in env.levels() {
-        for most in 3..=64 {
+        for most in limits() {
             let finished = run_with(&env, most, &["--contain", level.word(), "--", "sh", "-c", script]);
             if finished.code() != Some(3) {
                 is_refusal(most, level, &finished);
@@ -66,7 +71,7 @@ fn run_detached_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer
     let script = "setsid sleep 600 & echo ran; exec sleep 601";
     for level in env.levels() {
         let mut running = Vec::new();
-        for most in 3..=64 {
+        for most in limits() {
             let before = left(&env);
             let finished = run_with(&env, most, &["-d", "--contain", level.word(), "--", "sh", "-c", script]);
             if finished.code() == Some(0) {

@@ -70,7 +70,7 @@ fn shared_memory_loop_devices_and_cgroups_are_named() {
         assert!(found.contains(&thing), "no `{thing}` in {found:?}");
     }
     if is_root()
-        && let Ok(place) = penfold_cgroup::Place::find_here()
+        && let Ok(place) = penfold_cgroup::LeafPlace::find_here()
     {
         let directory = place.path().join(&name);
         let done = below(&env, &["env"], &format!("mkdir {}; exit 0", directory.display())).with_code(0);

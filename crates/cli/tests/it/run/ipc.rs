@@ -416,3 +416,31 @@ fn a_host_that_refuses_the_namespaces_is_a_clear_error() {
     assert!(!env.path("work/ran").try_exists().unwrap());
     env.assert_nothing_left();
 }
+
+/// spec: 34.5
+#[test]
+fn what_the_command_would_not_see_is_refused() {
+    let env = TestEnv::new();
+    let base = format!("/dev/shm/{}", name(&env));
+    if fs::create_dir(&base).is_err() {
+        return skip("the user has no `/dev/shm` to write to");
+    }
+    std::os::unix::fs::symlink(&base, env.path("work/link")).unwrap();
+    let workspace = format!("{base}/new/workspace");
+    let linked = env.path("work/link/workspace").display().to_string();
+    let refused = |flags: &[&str], temporary: Option<&str>, part: &str| {
+        let mut command = env.run_command([&["--ipc", "private"], flags, &["touch", "ran"]].concat());
+        if let Some(temporary) = temporary {
+            command.env("TMPDIR", temporary);
+        }
+        Running::start(&mut command).finish().refused(125, part);
+    };
+    refused(&["--workspace", &workspace], None, &workspace);
+    refused(&["--workspace", &linked], None, &linked);
+    refused(&[&format!("--sockets={base}/sockets")], None, "/sockets");
+    refused(&["--scratch"], Some(&base), &base);
+    assert!(!env.path("work/ran").try_exists().unwrap());
+    assert_eq!(fs::read_dir(&base).unwrap().count(), 0);
+    fs::remove_dir(&base).unwrap();
+    env.assert_nothing_left();
+}

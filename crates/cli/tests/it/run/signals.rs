@@ -50,8 +50,8 @@ fn signals_are_forwarded_to_the_leader_only() {
             (Signal::WINCH, "WINCH"),
             (Signal::QUIT, "QUIT"),
             (Signal::URG, "URG"),
-            (penfold_sys::signal::signal(34).unwrap(), "RTMIN"),
-            (penfold_sys::signal::signal(40).unwrap(), "RTMIN+6"),
+            (penfold_sys::signal::signal_of_number(34).unwrap(), "RTMIN"),
+            (penfold_sys::signal::signal_of_number(40).unwrap(), "RTMIN+6"),
         ];
         for (signal, name) in sent {
             running.signal(signal);

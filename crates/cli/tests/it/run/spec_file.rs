@@ -62,7 +62,7 @@ fn a_file_asks_for_all_that_flags_ask_for() {
     assert!(private.starts_with("ipc:") && private.trim() != own, "{private}");
     let log = env.path("work/events.jsonl");
     let text = format!(
-        "event_log = '{}'\ncommand = ['sh', '-c', 'setsid sleep 1000 & sleep 0.01']\n",
+        "event_log = '{}'\ncommand = ['sh', '-c', 'setsid sleep 1000 & until grep -qs sleep /proc/$!/comm; do sleep 0.01; done']\n",
         log.display()
     );
     run(&text, &[]).with_code(0);

@@ -182,7 +182,7 @@ impl Room {
     fn words(&self) -> Vec<String> {
         let testkit = penfold_testkit::binary().unwrap();
         let own = proc::this().unwrap().id.pid;
-        let spare: Vec<String> = proc::ancestors(&proc::all(), own).iter().map(ToString::to_string).collect();
+        let spare: Vec<String> = proc::ancestors(own).iter().map(ToString::to_string).collect();
         let ready = self.api.path("ready");
         [testkit.to_str().unwrap(), "hostile", self.case.tree.name, "--ready", &ready, "--cookie"]
             .into_iter()

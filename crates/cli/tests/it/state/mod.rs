@@ -4,6 +4,7 @@ pub mod crash;
 mod crash_detached;
 mod crash_points;
 pub mod damage;
+mod lost_files;
 pub mod old_protocol;
 mod old_supervisor;
 mod pid_reuse;

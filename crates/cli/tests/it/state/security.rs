@@ -164,10 +164,22 @@ fn ordinary_user_neither_sees_nor_ends_a_sandbox_of_root() {
             &["rm", "-f", "web"],
             &["exec", "web", "true"],
             &["gc", "-f"],
+            &["status", "web"],
+            &["inspect", "web"],
+            &["logs", "web"],
+            &["tree", "web"],
+            &["extend", "web", "1m"],
         ];
-        for words in verbs {
+        let by_id = verbs.map(|words| {
+            words.iter().map(|&word| if word == "web" { &sandbox.id } else { word }).collect::<Vec<_>>()
+        });
+        for words in verbs.iter().map(|words| words.to_vec()).chain(by_id) {
             let ended = user.call([&words[..1], &["--root", &root], &words[1..]].concat());
-            assert!(words[0] == "gc" || ended.code() != Some(0), "{words:?}");
+            match words[0] {
+                "gc" => {}
+                "exec" => assert_eq!(ended.code(), Some(125), "{words:?}: {}", ended.err()),
+                _ => assert_eq!(ended.code(), Some(7), "{words:?}: {}", ended.err()),
+            }
             assert!(!member.has_ended(), "{words:?}");
         }
         let seen = user.call(["ps", "--root", &root, "-a", "-q"]).out();

@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use penfold_testkit::{DelegatedCgroup, proc, sweep};
@@ -61,6 +62,7 @@ pub struct TestEnv {
     dir: tempfile::TempDir,
     pub who: Who,
     cgroup: Option<DelegatedCgroup>,
+    levels: OnceLock<Vec<Level>>,
 }
 
 impl TestEnv {
@@ -72,7 +74,7 @@ impl TestEnv {
         for name in ["root", "tmp", "work"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
-        TestEnv { dir, who: Who::Tester, cgroup: None }
+        TestEnv { dir, who: Who::Tester, cgroup: None, levels: OnceLock::new() }
     }
 
     /// For this user; nothing, and the reason said, where that cannot be.
@@ -247,6 +249,11 @@ impl TestEnv {
     /// The levels that work for this user, strongest first.
     #[track_caller]
     pub fn levels(&self) -> Vec<Level> {
+        self.levels.get_or_init(|| self.find_levels()).clone()
+    }
+
+    #[track_caller]
+    fn find_levels(&self) -> Vec<Level> {
         let works = |level: &Level| self.run(["--contain", level.word(), "true"]).code() == Some(0);
         let levels: Vec<Level> = Level::ALL.into_iter().filter(works).collect();
         let missing = Level::ALL.len() - levels.len() - usize::from(self.who == Who::Plain);
@@ -267,7 +274,8 @@ impl TestEnv {
             let mut environ = Vec::new();
             penfold_testkit::until(Duration::from_secs(1), || {
                 let before = std::mem::replace(&mut seen, command_line(process.pid()));
-                environ = std::fs::read(format!("/proc/{}/environ", process.pid())).unwrap_or_default();
+                environ =
+                    proc::read_proc_file(&format!("/proc/{}/environ", process.pid())).unwrap_or_default();
                 !environ.is_empty() || process.has_ended() || !seen.is_empty() && seen == before
             });
             environ.is_empty() || environ.split(|&byte| byte == 0).any(|one| one == entry.as_bytes())

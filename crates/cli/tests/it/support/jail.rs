@@ -9,8 +9,8 @@ use super::{Running, fresh_id, is_root, skip};
 /// In the environment of a test that runs in its jail.
 const JAILED: &str = "PENFOLD_TEST_JAILED";
 
-/// Runs a test where it sees no processes and no cgroups but its own: what ends all leaks of the host must not find those of
-/// other tests.
+/// Runs a test where it sees no processes and no cgroups but its own, and no loop devices: what ends all leaks of the host must not
+/// find those of other tests.
 ///
 /// The test's own program is run again for the same test, in namespaces and a cgroup of its own.
 #[expect(
@@ -24,15 +24,15 @@ pub fn jailed(test: impl FnOnce()) {
     if !is_root() {
         return;
     }
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return skip("no cgroup2 to write to") };
+    let Ok(place) = penfold_cgroup::LeafPlace::find_here() else { return skip("no cgroup2 to write to") };
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap();
-    let mounts = penfold_cgroup::mountinfo::parse(&mounts).unwrap();
+    let mounts = penfold_cgroup::mountinfo::parse_mountinfo(&mounts).unwrap();
     let mount = mounts.into_iter().rfind(|mount| mount.fs_type == "cgroup2").unwrap();
     let cgroup = Cgroup(place.path().join(format!("jail-{}", fresh_id())));
     std::fs::create_dir(&cgroup.0).unwrap();
     let script = r#"echo $$ > "$1/cgroup.procs"; mount=$2; shift 2
         exec unshare --mount --cgroup --pid --fork --kill-child --mount-proc \
-            sh -c 'umount -l "$0" && mount -t cgroup2 none "$0" && exec "$@"' "$mount" "$@""#;
+            sh -c 'umount -l "$0" && mount -t cgroup2 none "$0" && mount -t tmpfs none /sys/block && exec "$@"' "$mount" "$@""#;
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(&cgroup.0).arg(mount.mount_point);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", penfold_harness::name(), "--nocapture"]);

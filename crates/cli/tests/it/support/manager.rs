@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::Place;
+use penfold_cgroup::LeafPlace;
 use zbus::message::{Header, Type};
 use zbus::{Connection, Message, MessageStream, ObjectPath, OwnedVariant, Variant};
 
@@ -74,7 +74,7 @@ impl FakeManager {
             skip("only root can make scopes for others");
             return None;
         }
-        let Ok(place) = Place::find_here() else {
+        let Ok(place) = LeafPlace::find_here() else {
             skip("no cgroup2 to write to");
             return None;
         };

@@ -1,6 +1,5 @@
 //! Processes by handle, and what /proc says of them.
 
-use std::fs;
 use std::path::Path;
 
 use penfold_testkit::proc::{self, Handle, Identity};
@@ -67,7 +66,7 @@ impl Process {
 
 /// The arguments of a process with a space after each.
 pub fn command_line(pid: i32) -> String {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = proc::read_proc_file(&format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")
 }
 
@@ -75,7 +74,8 @@ pub fn command_line(pid: i32) -> String {
 pub fn children(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
     for task in entries(Path::new(&format!("/proc/{pid}/task"))) {
-        let children = fs::read_to_string(task.join("children")).unwrap_or_default();
+        let children = proc::read_proc_file(&format!("{}/children", task.display())).unwrap_or_default();
+        let children = String::from_utf8_lossy(&children);
         found.extend(children.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
     }
     found

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use penfold_control::Resolver;
-use penfold_control::view::{self, View};
-use penfold_state::intent::{Detached, Intent};
+use penfold_control::view::{self, SandboxView};
+use penfold_state::intent::{DetachedIntent, Intent};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{State, Status};
 use penfold_state::time::now_ms;
@@ -82,7 +82,7 @@ impl TestEnv {
             labels: BTreeMap::from([("job".to_owned(), "17".to_owned())]),
             command: vec!["sleep".to_owned(), "1000".to_owned()],
             made_at_ms: now_ms() - 60_000,
-            detached: Some(Detached { root: Some(self.root()), ..Detached::default() }),
+            detached: Some(DetachedIntent { root: Some(self.root()), ..DetachedIntent::default() }),
             ..intent()
         }
     }
@@ -121,14 +121,14 @@ impl TestEnv {
         std::fs::write(self.record(id).join(file), text).unwrap();
     }
 
-    pub fn see(&self, id: &str) -> Option<View> {
+    pub fn see(&self, id: &str) -> Option<SandboxView> {
         let resolver = self.resolver();
         let known = resolver.resolve(id).ok()?;
-        view::view(&resolver, &known)
+        view::observe_sandbox(&resolver, &known)
     }
 
     /// Returns the sandbox as `ps` and `ps -a` list it.
-    pub fn listed(&self, id: &str, all: bool) -> Option<View> {
+    pub fn listed(&self, id: &str, all: bool) -> Option<SandboxView> {
         view::list_views(&self.root(), all).unwrap().into_iter().find(|view| view.id == id)
     }
 }
@@ -180,7 +180,7 @@ impl Alive {
 
     /// Starts a process in the leaf of a sandbox; `None` if no leaf can be made.
     pub fn in_leaf(intent: &mut Intent) -> Option<Alive> {
-        let place = penfold_cgroup::Place::find_here().ok()?;
+        let place = penfold_cgroup::LeafPlace::find_here().ok()?;
         let leaf = place.path().join(format!("penfold-{}", intent.id));
         std::fs::create_dir(&leaf).unwrap();
         intent.leaf = Some(leaf.clone());

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use penfold_process::{Pid, ProcFs, Stat};
 
-use super::super::host_view::{HostView, environment, has_no_terminal};
+use super::super::host_view::{HostView, has_no_terminal, read_environment};
 use super::super::marks;
-use super::program::{Role, arguments, role};
+use super::program::{Role, process_arguments, program_role};
 
 /// The most ancestors that are shown.
 pub(super) const MOST: usize = 16;
@@ -35,7 +35,12 @@ pub(super) struct Chain {
 
 /// Finds the chain above a monitor. Without a complete list of processes nothing is taken for a wrapper: it may have other
 /// children.
-pub(super) fn above(view: &HostView, proc: &mut ProcFs, monitor: &Stat, spared: &HashSet<Pid>) -> Chain {
+pub(super) fn chain_above(
+    view: &HostView,
+    proc: &mut ProcFs,
+    monitor: &Stat,
+    spared: &HashSet<Pid>,
+) -> Chain {
     let mut ancestors = Vec::new();
     let mut below = monitor;
     while let Some(parent) = view.parent(below).filter(|_| ancestors.len() < MOST) {
@@ -63,13 +68,13 @@ pub(super) fn above(view: &HostView, proc: &mut ProcFs, monitor: &Stat, spared: 
 /// Tells whether a process is a wrapper or a shell that has no child but this one, and that no person types into.
 fn serves_only(view: &HostView, parent: &Stat, child: &Stat) -> bool {
     let has_one_child = view.children.get(&parent.pid).is_some_and(|children| children.len() == 1);
-    let arguments = arguments(parent.pid);
+    let arguments = process_arguments(parent.pid);
     let leads = parent.session == parent.pid.as_raw_pid();
     // With job control, a shell gives each of its jobs a process group.
     let has_jobs = child.group != parent.group;
     let is_interactive = !has_no_terminal(parent) && (leads || has_jobs || reads_commands(&arguments));
     has_one_child
-        && match role(parent.pid, &arguments) {
+        && match program_role(parent.pid, &arguments) {
             Role::Wrapper => true,
             Role::Shell => !is_interactive,
             Role::Monitor(_) | Role::Other => false,
@@ -96,11 +101,11 @@ fn is_container(proc: &mut ProcFs, stat: &Stat, parent: &Stat) -> bool {
 /// Tells whether a service manager has started the process itself, or has been given it by another service. systemd.exec(5)
 /// describes the variable.
 fn is_kept_by_service(proc: &mut ProcFs, stat: &Stat) -> bool {
-    let environment = environment(stat.pid).unwrap_or_default();
+    let environment = read_environment(stat.pid).unwrap_or_default();
     let own = stat.pid.as_raw_pid().to_string();
     let is_machine = |part: &str| part.starts_with("machine-") && part.strip_suffix(".scope").is_some();
     let groups = proc.cgroups(stat.pid).ok().flatten().unwrap_or_default();
-    marks::value(&environment, "SYSTEMD_EXEC_PID") == Some(own.as_bytes())
+    marks::variable_value(&environment, "SYSTEMD_EXEC_PID") == Some(own.as_bytes())
         || String::from_utf8_lossy(&groups).split(['/', '\n']).any(is_machine)
 }
 

@@ -71,14 +71,16 @@ pub(super) struct Surroundings<'a> {
 
 impl<'a> Surroundings<'a> {
     pub(super) fn new(protected: &'a [PathBuf], used: &'a [(Pid, PathBuf)]) -> Self {
-        let mounts = std::fs::read("/proc/self/mountinfo").ok().and_then(|text| mountinfo::parse(&text).ok());
+        let mounts = std::fs::read("/proc/self/mountinfo")
+            .ok()
+            .and_then(|text| mountinfo::parse_mountinfo(&text).ok());
         let mount_points = mounts.map(|mounts| mounts.into_iter().map(|mount| mount.mount_point).collect());
         Surroundings { protected, used, mount_points }
     }
 }
 
 /// Returns the home directories of all users, passwd(5).
-pub(super) fn homes() -> Vec<PathBuf> {
+pub(super) fn home_directories() -> Vec<PathBuf> {
     let text = std::fs::read("/etc/passwd").unwrap_or_default();
     let home = |line: &[u8]| {
         line.split(|&byte| byte == b':').nth(5).map(|home| PathBuf::from(OsStr::from_bytes(home)))
@@ -95,7 +97,7 @@ pub(super) fn working_directory(pid: Pid) -> Option<PathBuf> {
 
 /// Returns a path without links above its last component: the kernel shows the directories of processes, and mount points,
 /// in this form.
-pub(super) fn real(path: &Path) -> PathBuf {
+pub(super) fn real_parent_path(path: &Path) -> PathBuf {
     let opened = |above: &Path| {
         rustix::fs::open(above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
     };
@@ -267,7 +269,7 @@ fn has_word(name: &str, text: &str) -> bool {
 }
 
 /// Returns the user who started a process, whatever rights its program has; `None` if it is gone.
-pub(super) fn user(pid: Pid) -> Option<u32> {
+pub(super) fn starting_user(pid: Pid) -> Option<u32> {
     // The first of the four is the real one, proc_pid_status(5).
     let text = std::fs::read_to_string(path(pid, "status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
@@ -310,11 +312,11 @@ mod tests {
     #[test]
     fn links_above_are_resolved_and_the_last_is_not() {
         let base = tempfile::tempdir().unwrap();
-        let top = real(&base.path().join("a")).parent().unwrap().to_owned();
+        let top = real_parent_path(&base.path().join("a")).parent().unwrap().to_owned();
         std::fs::create_dir(top.join("a")).unwrap();
         std::os::unix::fs::symlink(top.join("a"), top.join("link")).unwrap();
-        assert_eq!(real(&top.join("link/b")), top.join("a/b"));
-        assert_eq!(real(&top.join("a/../link")), top.join("link"));
-        assert_eq!(real(&top.join("missing/b")), top.join("missing/b"));
+        assert_eq!(real_parent_path(&top.join("link/b")), top.join("a/b"));
+        assert_eq!(real_parent_path(&top.join("a/../link")), top.join("link"));
+        assert_eq!(real_parent_path(&top.join("missing/b")), top.join("missing/b"));
     }
 }

@@ -74,16 +74,19 @@ impl Names {
         let stem = file.as_deref().map(|file| file.split_once('.').map_or(file, |(stem, _)| stem).to_owned());
         let above = self.socket.as_deref().and_then(Path::parent).map(Path::to_owned).as_ref().and_then(last);
         let sure = |text: String| Derived { text: Some(text), is_certain: true };
-        if let Some(text) = directory.as_deref().and_then(generated) {
+        if let Some(text) = directory.as_deref().and_then(generated_part) {
             return sure(text);
         }
         if let Some(given) = &self.given {
             // A person may have chosen a short or a common word, which other directories have in their names, too.
             let is_telling = given.len() >= TELLING && !COMMON.contains(&given.as_str());
-            let is_certain = is_telling || generated(given).is_some();
-            return Derived { text: Some(generated(given).unwrap_or_else(|| given.clone())), is_certain };
+            let is_certain = is_telling || generated_part(given).is_some();
+            return Derived {
+                text: Some(generated_part(given).unwrap_or_else(|| given.clone())),
+                is_certain,
+            };
         }
-        if let Some(text) = [&file, &above].into_iter().flatten().find_map(|name| generated(name)) {
+        if let Some(text) = [&file, &above].into_iter().flatten().find_map(|name| generated_part(name)) {
             return sure(text);
         }
         let telling = |name: &String| !name.is_empty() && !COMMON.contains(&name.as_str());
@@ -135,7 +138,7 @@ fn field<'a>(value: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Returns the part of a name that a program has generated: a uuid, a number in hexadecimal or a random word.
-pub(super) fn generated(name: &str) -> Option<String> {
+pub(super) fn generated_part(name: &str) -> Option<String> {
     if let Some(uuid) = uuid_in(name) {
         return Some(uuid.to_owned());
     }
@@ -212,12 +215,12 @@ mod tests {
     fn a_random_word_has_letters_and_digits() {
         for (name, word) in [("vm0-3f9a1c2b", "3f9a1c2b"), ("fc_k3j9x2p1", "k3j9x2p1"), ("abc123", "abc123")]
         {
-            assert_eq!(generated(name).as_deref(), Some(word));
+            assert_eq!(generated_part(name).as_deref(), Some(word));
         }
         for name in
             ["", "projects", "python312", "backup-20261124", "x86_64", "release2024", "deadbeef", "vm-12"]
         {
-            assert_eq!(generated(name), None, "{name}");
+            assert_eq!(generated_part(name), None, "{name}");
         }
     }
 }

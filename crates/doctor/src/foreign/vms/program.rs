@@ -60,7 +60,7 @@ pub(super) enum Role {
 
 /// Recognises a program by the name of its executable file; where that cannot be read or is none of the known, by its first
 /// argument. The name of the main thread shows nothing: every process can choose it.
-pub(super) fn role(pid: Pid, arguments: &[String]) -> Role {
+pub(super) fn program_role(pid: Pid, arguments: &[String]) -> Role {
     let file = executable(pid);
     match file.as_deref().map_or(Role::Other, role_of) {
         Role::Other => arguments.first().map_or(Role::Other, |first| role_of(name(first))),
@@ -100,7 +100,7 @@ fn executable(pid: Pid) -> Option<String> {
 }
 
 /// Returns the arguments of a process, the first of them its name; none where they cannot be read.
-pub(super) fn arguments(pid: Pid) -> Vec<String> {
+pub(super) fn process_arguments(pid: Pid) -> Vec<String> {
     let text = std::fs::read(path(pid, "cmdline")).unwrap_or_default();
     let text = text.strip_suffix(b"\0").unwrap_or(&text);
     if text.is_empty() {

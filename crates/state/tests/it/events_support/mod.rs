@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penfold_state::events::{About, Entry, Event, EventKind, From, Reader, append};
+use penfold_state::events::{
+    Event, EventEntry, EventKind, EventPosition, EventReader, EventSubject, append_events,
+};
 
 /// A state root for one test.
 pub struct Place {
@@ -40,7 +42,7 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
         outcome: text.to_owned(),
         reason: Some(text.to_owned()),
     };
-    let about = About {
+    let about = EventSubject {
         id: "0123456789ab".to_owned(),
         name: Some(text.to_owned()),
         labels: BTreeMap::new(),
@@ -50,16 +52,16 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
 }
 
 /// Returns the writers and the numbers of events.
-pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
+pub fn whats(entries: Vec<EventEntry>) -> Vec<(usize, usize)> {
     let what = |entry| match entry {
-        Entry::Event(event) => match event.what {
+        EventEntry::Event(event) => match event.what {
             EventKind::Leak { what, .. } => {
                 let (writer, number) = what.split_once(' ')?;
                 Some((writer.parse().ok()?, number.parse().ok()?))
             }
             _ => None,
         },
-        Entry::Skipped => None,
+        EventEntry::Skipped => None,
     };
     entries.into_iter().filter_map(what).collect()
 }
@@ -67,8 +69,8 @@ pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
 /// Returns the sorted delays of a follower for some events, in microseconds.
 pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
     let place = Place::new();
-    append(place.root(), &[leak(0, 0, "x")]).unwrap();
-    let mut reader = Reader::open(place.root(), From::End).unwrap();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
+    let mut reader = EventReader::open(place.root(), EventPosition::End).unwrap();
     prepare();
     let (ask, asked) = std::sync::mpsc::channel::<usize>();
     let (say, said) = std::sync::mpsc::channel::<Instant>();
@@ -80,7 +82,7 @@ pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
                 // Wait for the follower: an event that exists before its look has no delay.
                 let _ = rustix::event::poll(&mut [], Some(&Duration::from_millis(3).try_into().unwrap()));
                 let begun = Instant::now();
-                append(&root, &[leak(0, number, "x")]).unwrap();
+                append_events(&root, &[leak(0, number, "x")]).unwrap();
                 say.send(begun).unwrap();
             }
         });

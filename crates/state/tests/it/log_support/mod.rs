@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penfold_state::log::{Entry, From, Reader, Stream, USUAL_LIMIT, Waited, Writer};
+use penfold_state::log::{LogEntry, LogPosition, LogReader, LogWaitEnd, LogWriter, Stream, USUAL_LIMIT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -30,12 +30,12 @@ impl Place {
         self.path.path().join("log")
     }
 
-    pub fn read(&self, from: From) -> Reader {
-        Reader::open(self.dir.as_fd(), from).unwrap()
+    pub fn read(&self, from: LogPosition) -> LogReader {
+        LogReader::open(self.dir.as_fd(), from).unwrap()
     }
 
     /// Returns the output of both streams from here on.
-    pub fn text(&self, from: From) -> String {
+    pub fn text(&self, from: LogPosition) -> String {
         String::from_utf8(Read::to_end(&mut self.read(from)).all).unwrap()
     }
 }
@@ -61,16 +61,16 @@ pub struct Read {
 }
 
 impl Read {
-    pub fn to_end(reader: &mut Reader) -> Read {
+    pub fn to_end(reader: &mut LogReader) -> Read {
         let mut read = Read::default();
         while read.take(reader) {}
         read
     }
 
     /// Takes one entry; false at the end.
-    pub fn take(&mut self, reader: &mut Reader) -> bool {
+    pub fn take(&mut self, reader: &mut LogReader) -> bool {
         match reader.next_entry().unwrap() {
-            Some(Entry::Data { stream, offset, bytes, .. }) => {
+            Some(LogEntry::Data { stream, offset, bytes, .. }) => {
                 self.pieces.push((offset, bytes.len()));
                 self.all.extend_from_slice(bytes);
                 match stream {
@@ -78,9 +78,9 @@ impl Read {
                     Stream::Stderr => self.err.extend_from_slice(bytes),
                 }
             }
-            Some(Entry::Lost { bytes, .. }) => self.lost += bytes,
-            Some(Entry::Missed { bytes }) => self.missed += bytes,
-            Some(Entry::Damaged { bytes, .. }) => self.damaged += bytes,
+            Some(LogEntry::Lost { bytes, .. }) => self.lost += bytes,
+            Some(LogEntry::Missed { bytes }) => self.missed += bytes,
+            Some(LogEntry::Damaged { bytes, .. }) => self.damaged += bytes,
             None => return false,
         }
         true
@@ -101,8 +101,8 @@ pub fn wait(fd: &OwnedFd, how: PollFlags, timeout: Option<Duration>) {
 ///
 /// `before` is called when all files for the log are open.
 pub fn latencies(place: &Place, lines: usize, before: impl FnOnce()) -> Vec<u64> {
-    let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
-    let mut reader = place.read(From::Start);
+    let mut writer = LogWriter::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let mut reader = place.read(LogPosition::Start);
     let over = AtomicBool::new(false);
     let (clock, _held) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     before();
@@ -111,10 +111,10 @@ pub fn latencies(place: &Place, lines: usize, before: impl FnOnce()) -> Vec<u64>
             let mut behind = Vec::new();
             loop {
                 while let Some(entry) = reader.next_entry().unwrap() {
-                    let Entry::Data { time, .. } = entry else { panic!("{entry:?}") };
+                    let LogEntry::Data { time, .. } = entry else { panic!("{entry:?}") };
                     behind.push(now().saturating_sub(time) / 1000);
                 }
-                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == Waited::Ended {
+                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == LogWaitEnd::Ended {
                     return behind;
                 }
             }

@@ -198,7 +198,10 @@ fn stop_or_kill_of_a_stuck_sandbox_is_answered_at_once_and_looks_again() {
     assert_eq!((world.phase, world.reported), (Phase::Stuck, Some(100 + PATIENCE)));
     for request in [Request::Kill, Request::Stop { signal: 0, spared_group: None, grace_ms: None }] {
         let decision = world.policy.request(&request, Instant::now());
-        assert_eq!(decision, Decision { event: Some(Event::Look), answer: left.clone(), effect: None });
+        assert_eq!(
+            decision,
+            Decision { event: Some(LifecycleEvent::Look), answer: left.clone(), effect: None }
+        );
         let looks = world.looks;
         world.apply(decision.event);
         assert_eq!(world.looks, looks + 1);
@@ -327,7 +330,7 @@ fn three_interrupts_within_a_second_kill() {
         let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
         let base = Instant::now();
         let last = times.map(|time| policy.key(INT, 7, false, at(base, time))).into_iter().last().unwrap();
-        assert_eq!((last.event == Some(Event::KillRequested)), killed, "{times:?}");
+        assert_eq!((last.event == Some(LifecycleEvent::KillRequested)), killed, "{times:?}");
         assert_eq!(policy.cause(), killed.then_some(Cause::Kill));
     }
 }
@@ -340,7 +343,7 @@ fn quit_kills_within_a_minute_after_an_interrupt_only() {
     assert_eq!(policy.key(QUIT, 7, false, base), Decision::default());
     let _ = policy.key(INT, 7, false, base);
     assert_eq!(policy.key(QUIT, 7, false, at(base, 60_000)), Decision::default());
-    assert_eq!(policy.key(QUIT, 7, false, at(base, 59_999)).event, Some(Event::KillRequested));
+    assert_eq!(policy.key(QUIT, 7, false, at(base, 59_999)).event, Some(LifecycleEvent::KillRequested));
 }
 
 /// spec: 1.2.1
@@ -352,13 +355,13 @@ fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
             let base = Instant::now();
             let _ = policy.key(INT, 7, false, base);
             let decision = policy.leader_left_members(Some(status), at(base, ends));
-            assert_eq!(decision.event, asked.then_some(Event::StopRequested), "{ends}");
+            assert_eq!(decision.event, asked.then_some(LifecycleEvent::StopRequested), "{ends}");
             assert_eq!(decision.effect.is_some(), asked);
             let cause = if status == ExitStatus::Code(0) { Cause::Exit } else { Cause::Signal };
             assert_eq!(policy.leader_ended(Some(status)), cause, "the leader ended by itself");
             // A person who does not want to wait presses Ctrl-C again.
             let second = policy.key(INT, 7, false, at(base, ends + 5000));
-            assert_eq!(second.event, Some(Event::KillRequested));
+            assert_eq!(second.event, Some(LifecycleEvent::KillRequested));
         }
     }
     let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
@@ -371,11 +374,11 @@ fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
     let mut policy = World::new(script_of(LeaderKind::Foreground)).policy;
     let now = Instant::now();
     let first = policy.key(INT, 7, true, now);
-    assert_eq!((first.event, policy.cause()), (Some(Event::StopRequested), Some(Cause::Stop)));
+    assert_eq!((first.event, policy.cause()), (Some(LifecycleEvent::StopRequested), Some(Cause::Stop)));
     assert_eq!((policy.stop_policy().signal, policy.stop_policy().spared_group), (Signal::TERM, Some(7)));
     // The leader has ended; the remaining members keep their grace.
     assert_eq!(policy.leader_left_members(Some(ExitStatus::Code(0)), now), Decision::default());
-    assert_eq!(policy.key(INT, 7, true, now).event, Some(Event::KillRequested));
+    assert_eq!(policy.key(INT, 7, true, now).event, Some(LifecycleEvent::KillRequested));
 }
 
 /// spec: 1.2.1

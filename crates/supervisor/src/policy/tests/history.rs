@@ -84,7 +84,7 @@ impl History {
     }
 
     /// Adds an input, and returns the expected decision.
-    pub(super) fn note(&mut self, now: u64, input: &Input) -> (Option<Event>, Option<Answer>, bool) {
+    pub(super) fn note(&mut self, now: u64, input: &Input) -> (Option<LifecycleEvent>, Option<Answer>, bool) {
         let ending = self.cause().is_some();
         let wish = self.wish(input);
         let refused = || Some(Answer::Refused("the sandbox is being ended".to_owned()));
@@ -92,7 +92,7 @@ impl History {
         let mut answer = None;
         match input {
             Input::Asked(Request::Stop { .. } | Request::Kill) if self.stuck => {
-                return (Some(Event::Look), Some(Answer::Outcome(Box::new(outcome(false)))), false);
+                return (Some(LifecycleEvent::Look), Some(Answer::Outcome(Box::new(outcome(false)))), false);
             }
             Input::Asked(Request::Stop { signal, spared_group, .. }) => {
                 self.stops.push((*signal, *spared_group));
@@ -126,9 +126,9 @@ impl History {
         }
         let begins = !ending && matches!(wish, Some(EndRequest::Polite(..) | EndRequest::Kill(_)));
         let event = wish.map(|wish| match wish {
-            EndRequest::Polite(..) => Event::StopRequested,
-            EndRequest::Kill(_) => Event::KillRequested,
-            EndRequest::LeaderEnded(_) => Event::LeaderExited,
+            EndRequest::Polite(..) => LifecycleEvent::StopRequested,
+            EndRequest::Kill(_) => LifecycleEvent::KillRequested,
+            EndRequest::LeaderEnded(_) => LifecycleEvent::LeaderExited,
         });
         (event, answer, begins)
     }
@@ -154,7 +154,8 @@ impl History {
 
     pub(super) fn signal(&self) -> i32 {
         let made = self.script.terms.stop_policy.signal.as_raw();
-        let mut valid = self.stops.iter().map(|stop| stop.0).filter(|number| signal(*number).is_some());
+        let mut valid =
+            self.stops.iter().map(|stop| stop.0).filter(|number| signal_of_number(*number).is_some());
         if self.kind() == LeaderKind::Exec && made != 15 {
             return made;
         }

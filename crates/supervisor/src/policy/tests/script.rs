@@ -1,6 +1,6 @@
 //! Generates random sandboxes and their external events.
 
-use penfold_state::wire::{Exec, Size};
+use penfold_state::wire::{ExecMessage, Size};
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +10,7 @@ fn number() -> impl Strategy<Value = i32> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let exec = Exec { command: Vec::new(), detached: false, recorded: false };
+    let exec = ExecMessage { command: Vec::new(), detached: false, recorded: false };
     let size = Size { rows: 24, columns: 80 };
     let length = || 0_u64..60;
     let group = proptest::option::of(7..9);

@@ -3,7 +3,7 @@
 //! It follows the rules of the real host: requests before deadlines, `looked` before poll(2), the lifecycle table.
 //! Grace and patience are armed as by the driver.
 
-use penfold_teardown::lifecycle::{Action, step};
+use penfold_teardown::lifecycle::{Action, step_lifecycle};
 
 use super::*;
 
@@ -85,7 +85,7 @@ impl World {
             } else {
                 self.now = arrival;
                 inputs = None;
-                queued.iter().fold(None, |wanted, input| stronger(wanted, self.take(input)))
+                queued.iter().fold(None, |wanted, input| stronger_event(wanted, self.take(input)))
             };
             let event = event.or_else(|| self.time_out(looked));
             self.apply(event);
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Passes one input to the policy and compares the decision with the model.
-    fn take(&mut self, input: &Input) -> Option<Event> {
+    fn take(&mut self, input: &Input) -> Option<LifecycleEvent> {
         let (event, answer, begins) = self.history.note(self.now, input);
         let now = self.at(self.now);
         let decision = match input {
@@ -109,7 +109,7 @@ impl World {
                 }
                 let status = if let Input::LeaderEnded(status) = input { *status } else { None };
                 assert_eq!(Some(self.policy.leader_ended(status)), self.history.cause());
-                Decision { event: Some(Event::LeaderExited), ..Decision::default() }
+                Decision { event: Some(LifecycleEvent::LeaderExited), ..Decision::default() }
             }
             Input::Active(_) => Decision::default(),
         };
@@ -124,7 +124,7 @@ impl World {
         let expected = match input {
             _ if begins => {
                 let ending = match decision.event {
-                    Some(Event::StopRequested) => Ending::Stopping(self.history.grace(self.now)),
+                    Some(LifecycleEvent::StopRequested) => Ending::Stopping(self.history.grace(self.now)),
                     _ => Ending::Killing,
                 };
                 Some(Effect::Begin { cause: self.history.cause().unwrap(), ending })
@@ -155,7 +155,7 @@ impl World {
         assert_eq!(deadline, self.history.deadline().map(|(at, cause)| (self.at(at), cause)));
     }
 
-    fn time_out(&mut self, looked: u64) -> Option<Event> {
+    fn time_out(&mut self, looked: u64) -> Option<LifecycleEvent> {
         let overdue = self.policy.overdue(self.at(looked), self.activity());
         let expected = self.history.deadline().filter(|(at, _)| *at <= looked);
         assert_eq!(overdue, expected.map(|(_, cause)| cause), "at {}, looked at {looked}", self.now);
@@ -164,7 +164,7 @@ impl World {
         self.history.wishes.push((self.now, EndRequest::Polite(cause, None)));
         self.history.timed_out = true;
         let decision = self.policy.time_out(cause);
-        assert_eq!((decision.event, &decision.answer), (Some(Event::StopRequested), &None));
+        assert_eq!((decision.event, &decision.answer), (Some(LifecycleEvent::StopRequested), &None));
         self.check_effect(&decision, begins, &Input::Active(0));
         self.compare();
         decision.event
@@ -173,24 +173,24 @@ impl World {
     /// Handles grace and patience, as the driver arms them.
     fn due(&mut self) {
         if self.patience.take_if(|at| *at <= self.now).is_some() {
-            self.apply(Some(Event::PatienceOver));
+            self.apply(Some(LifecycleEvent::PatienceOver));
         }
         if self.grace.take_if(|at| *at <= self.now).is_some() {
-            self.apply(Some(Event::GraceOver));
+            self.apply(Some(LifecycleEvent::GraceOver));
         }
         if self.patience.is_some_and(|at| at <= self.now) {
             self.due();
         }
     }
 
-    pub(super) fn apply(&mut self, event: Option<Event>) {
+    pub(super) fn apply(&mut self, event: Option<LifecycleEvent>) {
         let Some(event) = event else { return };
         let StopPolicy { grace, patience, .. } = self.policy.stop_policy();
-        if matches!(event, Event::StopRequested | Event::KillRequested) {
+        if matches!(event, LifecycleEvent::StopRequested | LifecycleEvent::KillRequested) {
             self.grace = self.grace.map(|at| at.min(self.now + ticks(grace)));
             self.patience = self.patience.map(|at| at.min(self.now + ticks(patience)));
         }
-        let (phase, action) = step(self.phase, event);
+        let (phase, action) = step_lifecycle(self.phase, event);
         self.phase = phase;
         match action {
             Action::Nothing | Action::Linger | Action::Release => {}

@@ -1,30 +1,33 @@
 //! `run` on a server: each part of a request goes to the server, is done by this client, or is refused by name.
 
+use penfold_launch::caller::{Caller, Codes};
+use penfold_launch::profile::refuse_other_profiles;
+use penfold_launch::{checks, spec};
 use penfold_process::path_text::path_of_text;
 use penfold_request::{LocalField, SandboxSpec};
-use penfold_state::time::millis;
+use penfold_state::time::whole_millis;
 
 use crate::args::bounds;
-use crate::commands::run::request::Caller;
-use crate::commands::run::{Codes, OnOwnerExit, profile, spec, stdin_close};
+use crate::commands::run::{OnOwnerExit, stdin_close};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::on_server::foreground::LEASE;
+use crate::variables;
 
 /// Checks what is asked for, and returns what the server is asked for.
 ///
 /// # Errors
 /// When parts contradict each other, a server cannot follow one, or a text is not UTF-8.
 pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Failure> {
-    let spec = spec::with_env_files(spec)?;
+    let spec = spec::with_env_files(spec, &variables::all().collect())?;
     if caller.detach {
         bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
     }
     refuse_callers_flags(&spec, caller)?;
     refuse_local_field(&spec)?;
-    spec::refuse_detached_flags(&spec, caller)?;
-    spec::refuse_limits(&spec)?;
-    spec::check_detached(&spec, caller)?;
-    profile::refuse_others(&spec)?;
+    checks::refuse_detached_flags(&spec, caller)?;
+    checks::refuse_limits(&spec)?;
+    checks::check_detached(&spec, caller)?;
+    refuse_other_profiles(&spec)?;
     refuse_bytes(&spec)?;
     if caller.detach {
         let time = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
@@ -33,7 +36,7 @@ pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Fa
     }
     let is_leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     // The record of a foreground sandbox is in nobody's way: this client removes it.
-    Ok(SandboxSpec { lease_ms: is_leased.then(|| millis(LEASE)), remove_at_end: false, ..spec })
+    Ok(SandboxSpec { lease_ms: is_leased.then(|| whole_millis(LEASE)), remove_at_end: false, ..spec })
 }
 
 /// Refuses what a server cannot do for its caller.

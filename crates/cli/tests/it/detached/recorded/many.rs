@@ -28,7 +28,7 @@ fn deaf(env: &TestEnv, sandbox: &Sandbox, then: &str, grace: Duration) -> (u32, 
     let ready = env.path("work/ready");
     let script = format!("trap '{then}' TERM; : > ready; while :; do sleep 0.01; done");
     let start = ExecStart { grace, ..ExecStart::new(["bash", "-c", &script]) };
-    let number = as_user(env, sandbox, |files| execs::start(files, start)).unwrap().number;
+    let number = as_user(env, sandbox, |files| execs::start_exec(files, start)).unwrap().number;
     wait_until("the handler is set", || ready.try_exists().unwrap());
     std::fs::remove_file(&ready).unwrap();
     let process = Process::find(view(env, sandbox, number).leader_pid.unwrap()).unwrap();

@@ -10,7 +10,7 @@ use crate::support::{Level, Process};
 pub fn around(tree: &Tree, config: Config) -> Result<Vec<Process>, String> {
     let leader = tree.members().first().copied().ok_or("no leader")?;
     let launcher = tree.tool().ok_or("no tool")?;
-    let above = proc::ancestors(&proc::all(), leader.pid);
+    let above = proc::ancestors(leader.pid);
     let end = above.iter().position(|&id| id == launcher).ok_or("the tool is not above the leader")?;
     // Our init stands between the leader and the supervisor.
     let start = if config.level == Level::Pidns { 2 } else { 1 };

@@ -190,6 +190,38 @@ fn a_lease_can_be_extended_while_the_sandbox_lives() {
     assert_eq!(post(&server, &path, &json!({ "lease_ms": 1 })).with(409).problem(), "has_ended");
 }
 
+/// spec: 13.8.1
+#[test]
+fn a_lease_without_a_supervisor_or_a_record_is_refused_and_the_sandbox_is_not_called_ended() {
+    let (env, server) = start();
+    let id = script(&server, "exec sleep 4411");
+    let sandbox = Sandbox::printed(&env, &format!("{id}\n"));
+    wait_until("the command runs", || env.is_running("sleep 4411"));
+    let path = format!("/v1/sandboxes/{id}/extend");
+    let check = |sentence: &str| {
+        let refused = post(&server, &path, &json!({ "lease_ms": 60_000 })).with(409);
+        assert_eq!(refused.problem(), "refused", "{}", refused.json());
+        assert!(refused.json()["detail"].as_str().unwrap().contains(sentence), "{}", refused.json());
+        let refused = env.call(["extend", &id, "1m"]).with_code(1).err();
+        assert!(refused.contains(sentence), "{refused}");
+        assert!(env.is_running("sleep 4411"), "{sentence}");
+    };
+    let has_leaf = env.call(["inspect", &id]).json()[0]["leaf"].is_string();
+    if has_leaf {
+        let aside = env.path("aside");
+        std::fs::rename(&sandbox.record, &aside).unwrap();
+        check("its record is lost");
+        std::fs::rename(&aside, &sandbox.record).unwrap();
+    }
+    // With a pid namespace as the only containment, the members die with the supervisor.
+    sandbox.kill_supervisors();
+    if env.is_running("sleep 4411") {
+        check("it has lost its supervisors");
+    }
+    env.call(["kill", &id]).with_code(0);
+    assert!(!env.is_running("sleep 4411"));
+}
+
 #[test]
 fn an_end_that_cannot_be_verified_names_what_is_left() {
     let Some(frozen) = frozen() else { return };

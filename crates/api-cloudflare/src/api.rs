@@ -1,0 +1,75 @@
+//! What every handler of this API can reach.
+
+use std::sync::Arc;
+
+use penfold_server::execs::Followers;
+use penfold_server::ids::{Locks, Places};
+use penfold_server::{AppState, EngineError};
+
+use super::error::ApiError;
+
+/// What every handler of this API can reach; a clone is another handle.
+pub(crate) type ApiState = Arc<Api>;
+
+/// The parts of this API. All of them can be made again from the disk.
+#[derive(Debug)]
+pub(crate) struct Api {
+    pub(crate) app: AppState,
+    /// Held while a session is made or ended.
+    pub(crate) locks: Locks,
+    /// Where processes are.
+    pub(crate) places: Places,
+    /// The open streams of processes.
+    pub(crate) followers: Followers,
+}
+
+impl Api {
+    pub(crate) fn new(app: AppState) -> ApiState {
+        Arc::new(Api {
+            app,
+            locks: Locks::default(),
+            places: Places::default(),
+            followers: Followers::default(),
+        })
+    }
+
+    /// The size limit for the output of a command that is kept.
+    pub(crate) fn output_limit(&self) -> u64 {
+        self.app.config.limits.output
+    }
+
+    /// Does short blocking work beside the runtime.
+    ///
+    /// # Errors
+    /// Those of the work; an internal error if it was abandoned.
+    pub(crate) async fn call<T: Send + 'static>(
+        self: &Arc<Api>,
+        work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let api = Arc::clone(self);
+        let done = self.app.engine.call(move |_| work(&api)).await;
+        done.map_err(|error| ApiError::internal(&error))?
+    }
+
+    /// Does work that may wait for long on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of the work; 429 if there is no room for a thread.
+    pub(crate) async fn wait<T: Send + 'static>(
+        self: &Arc<Api>,
+        work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if cfg!(fuzzing) {
+            return Err(ApiError::internal(&EngineError::Abandoned));
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let api = Arc::clone(self);
+        let begun = penfold_server::sent_body::run_beside("wait", move || {
+            // A client that is gone changes nothing.
+            let _ = sender.send(work(&api));
+        });
+        begun.map_err(|error| ApiError::full(&error))?;
+        let gone = std::io::Error::other("the work was abandoned");
+        receiver.await.map_err(|_| ApiError::internal(&gone))?
+    }
+}

@@ -1,0 +1,94 @@
+//! The Cloudflare Sandbox API, at `/`, as a [`Dialect`] of the server: the wire format of the reference, with penfold's guarantees behind it.
+//!
+//! - `request`, `ids`, `answer`, `error`, `sse` — the wire: bodies, ids, answers, errors, events.
+//! - `files`, `info` — routes that need no sandbox.
+//! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
+//! - `processes` — background commands: recorded execs beside the shell.
+//! - `json_body`, `output` — JSON that is written in parts.
+//! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
+//!
+//! Differences from the reference are listed in docs/cloudflare.md. Non-goals: whatever another dialect needs too is in
+//! `penfold-server`.
+//!
+//! Invariants: a server that is killed loses nothing that a client was told; of two servers with one state root, only one
+//! gives an id to a process.
+
+mod answer;
+mod api;
+mod claims;
+mod error;
+mod execute;
+mod files;
+mod ids;
+mod info;
+mod json_body;
+mod output;
+mod processes;
+mod remaining;
+mod request;
+mod sessions;
+mod sse;
+mod time;
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Json, Router};
+use penfold_server::{AppState, Caller, Dialect, Refusal};
+use serde_json::json;
+
+use self::api::Api;
+use self::error::ApiError;
+
+/// The Cloudflare Sandbox API, as the server serves it. It owns every path, so it comes last in a list.
+pub const DIALECT: Dialect = Dialect {
+    name: "cloudflare",
+    owns: |_| true,
+    takes_bearer: false,
+    refusal: refuse,
+    routes: router,
+    is_served: true,
+};
+
+/// Answers a request that reaches no route.
+fn refuse(refusal: &Refusal) -> Response {
+    let Refusal { status, kind, sentence } = *refusal;
+    let body = json!({ "code": kind.to_uppercase(), "message": sentence, "httpStatus": status.as_u16() });
+    (status, Json(body)).into_response()
+}
+
+/// The routes of the Cloudflare Sandbox API.
+fn router(app: AppState) -> Router {
+    Router::new()
+        .merge(info::routes())
+        .merge(files::routes())
+        .merge(sessions::routes())
+        .merge(execute::routes())
+        .merge(processes::routes())
+        .method_not_allowed_fallback(unmatched)
+        .fallback(unmatched)
+        .layer(middleware::from_fn(around))
+        .with_state(Api::new(app))
+}
+
+async fn unmatched() -> ApiError {
+    ApiError::unmatched()
+}
+
+/// Refuses methods that no route has, and adds the headers of every answer.
+async fn around(request: Request, next: Next) -> Response {
+    const METHODS: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS];
+    if !METHODS.contains(request.method()) {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error").into_response();
+    }
+    let token = request.extensions().get::<Caller>().and_then(|caller| caller.token);
+    let mut response = sessions::TOKEN.scope(token, next.run(request)).await;
+    let headers = response.headers_mut();
+    let mut set = |name, value| headers.insert(name, HeaderValue::from_static(value));
+    set(header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
+    set(header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE, OPTIONS");
+    let allowed = "Content-Type, Authorization, X-Session-Id, X-Sandbox-Id, X-Trace-Id";
+    set(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+    response
+}

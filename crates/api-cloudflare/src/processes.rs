@@ -1,0 +1,16 @@
+//! Processes: recorded execs in the sandbox of a session, each with a tree and a kill of its own.
+
+mod claim;
+mod follow;
+mod kill;
+mod labels;
+mod launch;
+mod look;
+mod routes;
+mod script;
+mod status;
+
+pub(crate) use launch::{GRACE, Launch, make_room};
+pub(crate) use routes::{answer_start, answer_stream, routes};
+pub(crate) use script::plain_command;
+pub(crate) use status::code_of;

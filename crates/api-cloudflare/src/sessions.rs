@@ -1,0 +1,31 @@
+//! Sessions: one sandbox each, with a persistent shell.
+
+mod create;
+mod delete;
+pub(crate) mod find;
+mod routes;
+
+use std::path::PathBuf;
+
+use super::api::ApiState;
+use super::error::ApiError;
+use super::ids::SessionId;
+
+pub(crate) use create::{TOKEN, obtain};
+pub(crate) use find::Session;
+pub(crate) use routes::routes;
+
+/// Returns the directory of the session's shell, without making a session.
+///
+/// # Errors
+/// When the session does not answer.
+pub(crate) async fn directory(api: &ApiState, session: &SessionId) -> Result<PathBuf, ApiError> {
+    let id = session.clone();
+    let found = api.wait(move |api| {
+        let Some(session) = find::find_session(api.app.engine.state_root(), &id)? else { return Ok(None) };
+        let snapshot = session.connect()?.snapshot().map_err(|error| ApiError::internal(&error))?;
+        Ok(Some(snapshot.cwd))
+    });
+    let found = if session.is_none() { None } else { found.await? };
+    Ok(found.unwrap_or_else(|| create::usual_directory(api)))
+}

@@ -1,0 +1,114 @@
+//! Ends a session: everything that it ever started is killed at once, and the answer comes when all is gone.
+
+use penfold_control::{EndLimits, EndMethod, ResolveError, Resolver, StopResult, remove_record};
+
+use crate::api::{Api, ApiState};
+use crate::claims;
+use crate::error::{ApiError, Code};
+use crate::ids::SessionId;
+use crate::remaining;
+
+use super::find;
+
+/// Ends a session and removes its record.
+///
+/// # Errors
+/// When there is no such session, or something of it is left.
+pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
+    let _lock = api.locks.lock(id.as_str()).await;
+    let wanted = id.clone();
+    let killed = api.wait(move |api| {
+        let root = api.app.engine.state_root();
+        let Some(session) = find::find_session(root, &wanted)? else { return Ok(None) };
+        let resolver = Resolver::new(root);
+        let known = match resolver.resolve(session.files.name()) {
+            Ok(known) => known,
+            // Another server has removed the record meanwhile.
+            Err(ResolveError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(ApiError::internal(&error)),
+        };
+        let one = std::slice::from_ref(&known);
+        penfold_sys::crash_point!("serve-delete-wanted");
+        let results = penfold_control::end_sandboxes(
+            &resolver,
+            one,
+            EndMethod::Kill,
+            &EndLimits::default(),
+            &mut |_| (),
+        );
+        penfold_sys::crash_point!("serve-deleted");
+        Ok(Some((known, results.into_iter().next())))
+    });
+    let Some((known, result)) = killed.await? else {
+        return finish(api, id).await;
+    };
+    match result {
+        Some(StopResult::Gone) | None => {}
+        Some(StopResult::Left(survivors)) => {
+            tracing::warn!(session = id.as_str(), left = survivors.len(), "a session is not gone");
+            let message = format!(
+                "Session '{}' is not gone: {}",
+                id.as_str(),
+                remaining::survivors_sentence(&survivors)
+            );
+            let error = ApiError::new(Code::ProcessError, message).with("sessionId", id.as_str());
+            return Err(error.with("remaining", remaining::list_survivors(&survivors)));
+        }
+        Some(StopResult::Failed(error)) => return Err(ApiError::internal(&error)),
+    }
+    // Their last event needs the record.
+    let sandbox = known.id.clone();
+    api.followers.finish(|(followed, _)| *followed == sandbox).await;
+    let name = id.sandbox_name();
+    api.wait(move |api| {
+        let resolver = Resolver::new(api.app.engine.state_root());
+        remove_record(&resolver, &known, &EndLimits::default())
+            .map_err(|error| ApiError::internal(&error))?;
+        for process in api.places.forget_sandbox(&known.id) {
+            claims::forget_process_claim(api.app.engine.state_root(), &process, &known.id);
+        }
+        forget_ended(api, &name);
+        Ok(())
+    })
+    .await
+}
+
+/// Finishes the end of a session that does not live: the server that killed it may itself have been killed before it removed
+/// the record.
+///
+/// # Errors
+/// When there is no record either.
+async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
+    let wanted = id.clone();
+    let is_removed = api.wait(move |api| {
+        let root = api.app.engine.state_root();
+        let resolver = Resolver::new(root);
+        let ended =
+            find::all_records(root)?.into_iter().filter(|(id, files)| *id == wanted && files.has_ended());
+        let mut is_removed = false;
+        for (_, files) in ended {
+            let Ok(known) = resolver.resolve(files.name()) else { continue };
+            remove_record(&resolver, &known, &EndLimits::default())
+                .map_err(|error| ApiError::internal(&error))?;
+            for process in api.places.forget_sandbox(&known.id) {
+                claims::forget_process_claim(root, &process, &known.id);
+            }
+            is_removed = true;
+        }
+        forget_ended(api, &wanted.sandbox_name());
+        Ok(is_removed)
+    });
+    if is_removed.await? {
+        return Ok(());
+    }
+    let message = format!("Session '{}' not found", id.as_str());
+    Err(ApiError::new(Code::InternalError, message).with("sessionId", id.as_str()))
+}
+
+/// Removes the records of earlier sandboxes of a session, which were ended by others.
+fn forget_ended(api: &Api, name: &str) {
+    let resolver = Resolver::new(api.app.engine.state_root());
+    for earlier in resolver.ended_with_name(name).unwrap_or_default() {
+        let _ = penfold_control::forget_sandbox(&resolver, &earlier, &EndLimits::default());
+    }
+}

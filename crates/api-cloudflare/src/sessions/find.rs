@@ -1,0 +1,145 @@
+//! Finds the sandboxes of this API by their names and labels.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penfold_server::records;
+use penfold_session::SessionClient;
+use penfold_state::Files;
+use penfold_state::intent::Intent;
+use penfold_state::log::{LogPosition, LogReader};
+use penfold_state::names;
+
+use crate::error::{ApiError, Code};
+use crate::ids::SessionId;
+
+/// The labels of a session's sandbox.
+pub(crate) const API: &str = "penfold.api";
+pub(crate) const CLOUDFLARE: &str = "cloudflare";
+pub(crate) const SESSION: &str = "penfold.session";
+pub(crate) const TIMEOUT: &str = "penfold.timeout-ms";
+/// The name of the shell's session in its sandbox.
+pub(crate) const SHELL: &str = "main";
+/// The time for the session host to answer: it may have to start first.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The time for the rest of a sandbox whose session host is gone.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// A session whose sandbox lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) files: Files,
+    /// The time limit of commands that have none.
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+impl Session {
+    /// Connects to the session's shell.
+    ///
+    /// # Errors
+    /// 410 when the session has ended meanwhile.
+    pub(crate) fn connect(&self) -> Result<SessionClient, ApiError> {
+        SessionClient::connect(&self.files, SHELL, ANSWER).map_err(|error| match self.failure() {
+            _ if !self.is_ending() => ApiError::internal(&error),
+            Some(failure) => {
+                ApiError::new(Code::InternalError, format!("the session's shell cannot run: {failure}"))
+            }
+            None => self.destroyed(),
+        })
+    }
+
+    /// Returns what a session host said that could not start.
+    fn failure(&self) -> Option<String> {
+        let log = LogReader::open(self.files.dir(), LogPosition::Last { lines: 4, of: None }).ok()?;
+        let said = records::last_words(log);
+        Some(said).filter(|said| !said.is_empty())
+    }
+
+    /// Tells whether the session's sandbox has no supervisor any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.files.lock().may_be_held() || self.files.has_ended() || self.files.intent().is_err()
+    }
+
+    /// Tells whether the session ends now, after its host has gone away: the rest of its sandbox takes a moment longer.
+    pub(crate) fn is_ending(&self) -> bool {
+        let until = Instant::now() + FAREWELL;
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            wait_a_moment();
+        }
+        true
+    }
+
+    /// The answer to a command whose session was deleted while it ran.
+    pub(crate) fn destroyed(&self) -> ApiError {
+        let id = self.id.as_str();
+        ApiError::new(Code::SessionDestroyed, format!("Session '{id}' was destroyed")).with("sessionId", id)
+    }
+}
+
+/// Finds the living sandbox of a session.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(crate) fn find_session(root: &Path, id: &SessionId) -> Result<Option<Session>, ApiError> {
+    let unreadable = |error: &dyn std::error::Error| ApiError::internal(error);
+    let name = id.sandbox_name();
+    let Some(sandbox) = names::name_holder(root, &name).map_err(|error| unreadable(&error))? else {
+        return Ok(None);
+    };
+    let Some(files) = open_record(root, &sandbox)? else { return Ok(None) };
+    let Ok(intent) = files.intent() else { return Ok(None) };
+    if session_of(&intent).as_deref() != Some(id.as_str()) {
+        let message = format!("sandbox {sandbox} has the name {name}, and is not of this session");
+        return Err(ApiError::new(Code::InternalError, message));
+    }
+    let timeout_ms = intent.labels.get(TIMEOUT).and_then(|text| text.parse().ok());
+    let session = Session { id: id.clone(), files, timeout_ms };
+    Ok(if session.has_ended() { None } else { Some(session) })
+}
+
+/// Waits until the sandbox that holds the session's name can be used, or the name is free.
+///
+/// # Errors
+/// As [`find_session`].
+pub(crate) fn await_other(root: &Path, id: &SessionId) -> Result<Option<Session>, ApiError> {
+    let until = Instant::now() + ANSWER;
+    loop {
+        let found = find_session(root, id)?;
+        let is_held = matches!(names::name_holder(root, &id.sandbox_name()), Ok(Some(_)));
+        if found.is_some() || !is_held || Instant::now() >= until {
+            return Ok(found);
+        }
+        wait_a_moment();
+    }
+}
+
+fn wait_a_moment() {
+    let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let _ = rustix::event::poll(&mut [], Some(&pause));
+}
+
+/// Opens the record of a sandbox.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(crate) fn open_record(root: &Path, sandbox: &str) -> Result<Option<Files>, ApiError> {
+    records::open_record(root, sandbox).map_err(|error| ApiError::internal(&error))
+}
+
+/// Returns the records of all sandboxes of this API with their sessions, living or not.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(crate) fn all_records(root: &Path) -> Result<Vec<(SessionId, Files)>, ApiError> {
+    let session = |intent: &Intent| SessionId::new(Some(&session_of(intent)?)).ok();
+    records::choose_records(root, session).map_err(|error| ApiError::internal(&error))
+}
+
+fn session_of(intent: &Intent) -> Option<String> {
+    let is_ours = intent.labels.get(API).is_some_and(|api| api == CLOUDFLARE);
+    if is_ours { intent.labels.get(SESSION).cloned() } else { None }
+}

@@ -1,0 +1,148 @@
+//! Starts an exec.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use penfold_control::execs::{self, ExecStart};
+use penfold_server::AppState;
+use penfold_server::execs::{FindExecError, input_file, make_room};
+use penfold_server::records::find_record;
+use penfold_state::error_chain;
+use penfold_state::wire::Size;
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Exec;
+use super::problems::exec_problem;
+use super::running::TerminalSize;
+use crate::extract::{Json, Path};
+use crate::problem::{Kind, Problem};
+use crate::signal::parse_signal;
+use crate::valid;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(create))
+}
+
+/// A command to run in a sandbox.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateExec {
+    /// The program and its arguments.
+    #[schema(example = json!(["npm", "test"]), min_items = 1)]
+    command: Vec<String>,
+    /// Changes to the environment of the sandbox; null removes a variable.
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    /// The directory in which the command starts; default: that of the sandbox.
+    dir: Option<String>,
+    /// The standard input, as text.
+    stdin: Option<String>,
+    /// The standard input, in Base64.
+    stdin_base64: Option<String>,
+    /// The time limit in milliseconds.
+    timeout_ms: Option<u64>,
+    /// The polite signal; default: that of the sandbox.
+    signal: Option<String>,
+    /// The time in milliseconds between the polite signal and SIGKILL.
+    grace_ms: Option<u64>,
+    /// Labels; a value has at most 256 bytes. Keys that begin with `penfold.` are those of the server.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// The size of the log in bytes; a full log drops the oldest output.
+    log_size: Option<u64>,
+    /// The size of the terminal, if the command gets one.
+    terminal: Option<TerminalSize>,
+}
+
+impl CreateExec {
+    fn check(self) -> Result<ExecStart, Problem> {
+        valid::valid_command("command", &self.command)?;
+        valid::valid_labels(&self.labels)?;
+        let mut start = ExecStart::new(self.command);
+        for (key, value) in self.env {
+            valid::valid_environment(&BTreeMap::from([(key.clone(), value.clone().unwrap_or_default())]))?;
+            start.environment.push((key.into(), value.map(OsString::from)));
+        }
+        if let Some(dir) = self.dir {
+            valid::valid_text("dir", &dir)?;
+            start.directory = Some(PathBuf::from(dir));
+        }
+        let input = match (self.stdin, self.stdin_base64) {
+            (Some(_), Some(_)) => return Err(Problem::field("stdin_base64", "not together with `stdin`")),
+            (Some(text), None) => Some(text.into_bytes()),
+            (None, Some(text)) => {
+                Some(STANDARD.decode(text).map_err(|error| Problem::field("stdin_base64", error))?)
+            }
+            (None, None) => None,
+        };
+        if self.terminal.is_some() && input.is_some() {
+            return Err(Problem::field("stdin", "not together with `terminal`"));
+        }
+        start.stdin = input.map(|input| input_file(&input)).transpose().map_err(|error| {
+            Problem::new(Kind::Internal, format!("cannot keep the input: {}", error_chain(&error)))
+        })?;
+        start.timeout = self.timeout_ms.map(|ms| valid::valid_time("timeout_ms", ms)).transpose()?;
+        start.signal = self
+            .signal
+            .map(|text| parse_signal("signal", &text))
+            .transpose()?
+            .map(rustix::process::Signal::as_raw);
+        if let Some(ms) = self.grace_ms {
+            start.grace = valid::valid_time("grace_ms", ms)?;
+        }
+        if let Some(size) = self.log_size {
+            if size > valid::LARGEST_LOG {
+                return Err(Problem::field("log_size", "larger than 64 GiB"));
+            }
+            start.log_limit = size;
+        }
+        start.labels = self.labels;
+        start.terminal = self.terminal.map(|size| Size { rows: size.rows, columns: size.columns });
+        Ok(start)
+    }
+}
+
+/// Starts a command in a running sandbox. The answer comes once the command runs.
+#[utoipa::path(
+    post, path = "/sandboxes/{id}/execs", tag = "execs", operation_id = "createExec",
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    request_body = CreateExec,
+    responses(
+        (status = 201, description = "the command runs", body = Exec),
+        Problem,
+    )
+)]
+async fn create(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    Json(request): Json<CreateExec>,
+) -> Result<Response, Problem> {
+    let start = request.check()?;
+    let created = app.engine.call(move |root| {
+        let files = find_record(root, &id)?;
+        make_room(&files);
+        penfold_sys::crash_point!("serve-exec-wanted");
+        let started =
+            execs::start_exec(&files, start).map_err(|error| exec_problem(error).beside_end(&files))?;
+        penfold_sys::crash_point!("serve-exec-started");
+        let number = started.number;
+        let missing = || Problem::from(FindExecError::Missing { number, id: files.name().to_owned() });
+        let view = execs::find_exec(&files, number).ok().flatten();
+        let view = view.ok_or_else(|| missing().beside_end(&files))?;
+        Ok::<_, Problem>((files.name().to_owned(), Exec::from(view)))
+    });
+    let (id, exec) = created.await??;
+    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{id}/execs/{}", exec.number)).ok();
+    let mut response = (StatusCode::CREATED, axum::Json(exec)).into_response();
+    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    Ok(response)
+}

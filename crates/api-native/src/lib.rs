@@ -1,0 +1,140 @@
+//! The native API of penfold, below `/v1`, as a [`Dialect`] of the server: one file for each resource.
+//!
+//! - Errors are problem documents; their `type` never changes (`problem`).
+//! - The description in `OpenAPI` is generated from the code, and committed as `docs/openapi.json`.
+//! - Non-goals: whatever another dialect needs too is in `penfold-server`; the bodies that clients read are in `penfold-api`.
+//!
+//! Invariants: fields and kinds of problems are only ever added; an answer about an end comes after that end was observed.
+
+mod documents;
+mod ending;
+mod events;
+mod execs;
+mod extract;
+mod files;
+mod host;
+mod lease;
+mod log_answer;
+mod logs;
+mod model;
+mod pause;
+mod problem;
+mod sandboxes;
+mod sessions;
+mod signal;
+mod sse;
+mod valid;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Json, Router};
+use events::EventMessage;
+use log_answer::LogEvent;
+use penfold_server::{AppState, Dialect, Refusal};
+use problem::{Kind, PROBLEM_JSON, Problem, ProblemDocument};
+use serde_json::json;
+use utoipa::OpenApi;
+use utoipa::openapi::OpenApiVersion;
+use utoipa_axum::router::OpenApiRouter;
+
+/// The head of the description.
+#[derive(OpenApi)]
+#[openapi(
+    components(schemas(ProblemDocument, EventMessage, LogEvent)),
+    info(
+        title = "penfold",
+        description = "Runs commands as sandboxes. When a sandbox ends, nothing of it is left, and that was verified.",
+        license(name = "MIT OR Apache-2.0")
+    )
+)]
+struct Description;
+
+/// The native API, as the server serves it.
+pub const DIALECT: Dialect = Dialect {
+    name: "native",
+    owns: is_own,
+    takes_bearer: true,
+    refusal: refuse,
+    routes: router,
+    is_served: true,
+};
+
+/// Whether a path belongs to the native API. `/metrics` is the server's own; its callers are those of this API.
+fn is_own(path: &str) -> bool {
+    ["/v1", "/metrics", "/docs", "/openapi.json"]
+        .iter()
+        .any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Answers a request that reaches no route.
+fn refuse(refusal: &Refusal) -> Response {
+    let Refusal { status, kind, sentence } = *refusal;
+    let body = json!({
+        "type": format!("urn:penfold:problem:{kind}"),
+        "title": "the request is refused before its route",
+        "status": status.as_u16(),
+        "detail": sentence,
+    });
+    let mut response = (status, Json(body)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The routes of the native API.
+fn router(app: AppState) -> Router {
+    let (routes, _) = described().split_for_parts();
+    let routes = routes
+        .fallback(async || Problem::new(Kind::NoRoute, "`/v1/openapi.json` lists the routes"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(Kind::MethodNotAllowed, "the header `Allow` lists the methods")
+        });
+    Router::new().nest("/v1", routes).merge(documents::routes()).with_state(app)
+}
+
+/// The description of the native API in `OpenAPI`, as JSON.
+pub fn openapi() -> String {
+    let (_, mut description) =
+        OpenApiRouter::with_openapi(Description::openapi()).nest("/v1", described()).split_for_parts();
+    // The first version with a schema for the items of a stream.
+    description.openapi = OpenApiVersion::Version32;
+    description.to_pretty_json().unwrap_or_default()
+}
+
+fn described() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .merge(sandboxes::routes())
+        .merge(ending::routes())
+        .merge(lease::routes())
+        .merge(pause::routes())
+        .merge(logs::routes())
+        .merge(files::routes())
+        .merge(events::routes())
+        .merge(host::routes())
+        .merge(execs::routes())
+        .merge(sessions::routes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_problem_document_with_all_that_the_description_requires() {
+        let answer = refuse(&Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "why"));
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let body = runtime.block_on(axum::body::to_bytes(answer.into_body(), usize::MAX)).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let description: serde_json::Value = serde_json::from_str(documents::OPENAPI).unwrap();
+        let required = description["components"]["schemas"]["Problem"]["required"].as_array().unwrap();
+        assert!(required.len() >= 4, "{required:?}");
+        for field in required {
+            assert!(body.get(field.as_str().unwrap()).is_some(), "{field} is missing in {body}");
+        }
+        assert_eq!((&body["status"], &body["detail"]), (&json!(401), &json!("why")));
+    }
+}

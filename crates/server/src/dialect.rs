@@ -1,0 +1,97 @@
+//! A dialect: an API that the server serves. The crates above this one make dialects; the server knows only the list that it
+//! is given.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+
+use crate::app::AppState;
+use crate::health;
+use crate::refusal::Refusal;
+
+/// An API that the server serves.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialect {
+    /// The name, as the metrics have it.
+    pub name: &'static str,
+    /// Tells whether a path belongs to the dialect. The first dialect of the list that owns a path has it.
+    pub owns: fn(&str) -> bool,
+    /// Whether `Authorization: Bearer` has the token of the server; other dialects leave that header to their routes.
+    pub takes_bearer: bool,
+    /// The form of a refusal: the answer to a request of this dialect that reaches no route.
+    pub refusal: fn(&Refusal) -> Response,
+    /// The routes. At most one dialect of a list has a fallback for all paths.
+    pub routes: fn(AppState) -> Router,
+    /// Whether the routes are served. Refusals have the form of the path's dialect in either case.
+    pub is_served: bool,
+}
+
+/// The form of paths that no dialect owns.
+const PLAIN: Dialect = Dialect {
+    name: "none",
+    owns: |_| true,
+    takes_bearer: false,
+    refusal: |refusal| (refusal.status, format!("{}\n", refusal.sentence)).into_response(),
+    routes: |_| Router::new(),
+    is_served: false,
+};
+
+impl Dialect {
+    /// Answers a request that reaches no route. The connection is closed after the answer.
+    pub(crate) fn refuse(&self, refusal: Refusal) -> Response {
+        let mut response = (self.refusal)(&refusal);
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    }
+}
+
+/// The dialects of a server; a clone is another handle.
+#[derive(Debug, Clone)]
+pub(crate) struct Dialects(Arc<[Dialect]>);
+
+impl Dialects {
+    pub(crate) fn new(all: Vec<Dialect>) -> Dialects {
+        Dialects(all.into())
+    }
+
+    /// Returns the dialect of a path.
+    pub(crate) fn of(&self, path: &str) -> &Dialect {
+        self.0.iter().find(|dialect| (dialect.owns)(path)).unwrap_or(&PLAIN)
+    }
+
+    /// Returns the routes for monitors, and those of all dialects that are served.
+    pub(crate) fn router(&self, app: &AppState) -> Router {
+        let served = self.0.iter().filter(|dialect| dialect.is_served);
+        let all = served.map(|dialect| (dialect.routes)(AppState::clone(app)));
+        let routes = all.fold(health::health_router(AppState::clone(app)), Router::merge);
+        routes.layer(DefaultBodyLimit::max(app.config.limits.body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn the_first_dialect_that_owns_a_path_has_it() {
+        let own = Dialect { name: "own", owns: |path| path.starts_with("/own"), ..PLAIN };
+        let rest = Dialect { name: "rest", owns: |path| path != "/nobody", ..PLAIN };
+        let dialects = Dialects::new(vec![own, rest]);
+        assert_eq!(["/own/x", "/x", "/nobody"].map(|path| dialects.of(path).name), ["own", "rest", "none"]);
+    }
+
+    #[test]
+    fn a_refusal_closes_the_connection() {
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, "forbidden", "why");
+        let answer = PLAIN.refuse(refusal);
+        assert_eq!(
+            (answer.status(), &answer.headers()[header::CONNECTION]),
+            (StatusCode::FORBIDDEN, &HeaderValue::from_static("close"))
+        );
+    }
+}

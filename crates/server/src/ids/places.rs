@@ -1,0 +1,98 @@
+//! Where things with ids are: in which sandbox, as which exec. The labels on disk are the truth; this is a cache of them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The sandbox and the number of an exec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The id of the sandbox.
+    pub sandbox: String,
+    /// The number of the exec.
+    pub number: u32,
+}
+
+/// Where things with ids are.
+#[derive(Debug, Default)]
+pub struct Places(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    spots: HashMap<String, Option<Spot>>,
+    /// Whether all on disk were read.
+    is_complete: bool,
+}
+
+/// An id that is reserved until its exec runs. Dropped before, it is free again.
+#[derive(Debug)]
+pub struct Reserved<'a> {
+    places: &'a Places,
+    id: String,
+}
+
+impl Places {
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns where something was, if that is known.
+    pub fn get(&self, id: &str) -> Option<Spot> {
+        self.known().spots.get(id).cloned().flatten()
+    }
+
+    /// Tells whether all on disk were read once.
+    pub fn is_complete(&self) -> bool {
+        self.known().is_complete
+    }
+
+    /// Takes over all on disk.
+    pub fn fill(&self, all: impl IntoIterator<Item = (String, Spot)>) {
+        let mut known = self.known();
+        known.spots.retain(|_, spot| spot.is_none());
+        for (id, spot) in all {
+            known.spots.entry(id).or_insert(Some(spot));
+        }
+        known.is_complete = true;
+    }
+
+    /// Forgets an exec that is gone from the disk.
+    pub fn forget(&self, id: &str, spot: &Spot) {
+        let mut known = self.known();
+        if known.spots.get(id).is_some_and(|known| known.as_ref() == Some(spot)) {
+            known.spots.remove(id);
+        }
+    }
+
+    /// Forgets the execs of a sandbox that is gone from the disk, and returns their ids.
+    pub fn forget_sandbox(&self, sandbox: &str) -> Vec<String> {
+        let is_there =
+            |_: &String, spot: &mut Option<Spot>| spot.as_ref().is_some_and(|spot| spot.sandbox == sandbox);
+        self.known().spots.extract_if(is_there).map(|(id, _)| id).collect()
+    }
+
+    /// Reserves an id for a new exec; `None` if one has it.
+    pub fn reserve(&self, id: &str) -> Option<Reserved<'_>> {
+        let mut known = self.known();
+        if known.spots.contains_key(id) {
+            return None;
+        }
+        known.spots.insert(id.to_owned(), None);
+        Some(Reserved { places: self, id: id.to_owned() })
+    }
+}
+
+impl Reserved<'_> {
+    /// Notes where the exec runs.
+    pub fn settle(self, spot: Spot) {
+        self.places.known().spots.insert(self.id.clone(), Some(spot));
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        let mut known = self.places.known();
+        if known.spots.get(&self.id).is_some_and(Option::is_none) {
+            known.spots.remove(&self.id);
+        }
+    }
+}
