@@ -8,6 +8,7 @@
 mod error;
 mod sandbox_ref;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -205,14 +206,23 @@ impl Resolver {
         if let Some(error) = self.blocked() {
             return Err(io::Error::other(error_chain(error)));
         }
+        Ok(self.ids()?.iter().filter_map(|id| self.by_id(id)).collect())
+    }
+
+    /// Returns the ids of all sandboxes with a record or a trace other than a marker, in no order.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub(crate) fn ids(&self) -> io::Result<Vec<String>> {
         // A record is made before its leaf, so a new sandbox appears in one of the two listings.
         let traces = self.traces();
-        let names = self.record_names()?;
-        let mut found: Vec<SandboxRef> = names.iter().filter_map(|id| self.by_id(id)).collect();
+        let mut ids = self.record_names()?;
+        let recorded: HashSet<&str> = ids.iter().map(String::as_str).collect();
         // A record that existed a moment ago is already counted.
-        let unrecorded = traces.iter().filter(|id| !names.contains(id) && self.is_unrecorded(id));
-        found.extend(unrecorded.filter_map(|id| self.by_id(id)));
-        Ok(found)
+        let is_new = |id: &String| !recorded.contains(id.as_str()) && self.is_unrecorded(id);
+        let unrecorded: Vec<String> = traces.into_iter().filter(is_new).collect();
+        ids.extend(unrecorded);
+        Ok(ids)
     }
 
     fn unreadable(&self, word: &str, error: &dyn std::error::Error, kind: io::ErrorKind) -> ResolveError {
@@ -379,23 +389,12 @@ impl Resolver {
 
     /// Lists all sandboxes, including those without a record; `living` is filled in for those with the name `word`.
     fn entries(&self, word: &str) -> io::Result<Vec<ResolverEntry>> {
-        let mut entries = Vec::new();
-        let traces = self.traces();
-        let names = self.record_names()?;
-        for id in &names {
-            if let Some(known) = self.by_id(id) {
-                let living =
-                    known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
-                entries.push(ResolverEntry::of(known, living));
-            }
-        }
-        // A record that existed a moment ago is already counted.
-        for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
-            if let Some(known) = self.by_id(&id) {
-                entries.push(ResolverEntry::of(known, true));
-            }
-        }
-        Ok(entries)
+        let entry = |id: &String| {
+            let known = self.by_id(id)?;
+            let living = known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
+            Some(ResolverEntry::of(known, living))
+        };
+        Ok(self.ids()?.iter().filter_map(entry).collect())
     }
 
     /// Returns the ids of all leaves, and of the sockets and survivors below this state root.
