@@ -128,7 +128,8 @@ fn parse(text: &[u8]) -> Option<BTreeMap<String, u64>> {
     if sum != checksum(lines) {
         return None;
     }
-    let lines = lines.lines().filter(|line| !line.is_empty());
+    // Nearly all of the page is the empty lines at its end.
+    let lines = lines.trim_ascii_end().lines().filter(|line| !line.is_empty());
     lines
         .map(|line| {
             line.split_once(' ').and_then(|(key, number)| Some((key.to_owned(), number.parse().ok()?)))
@@ -145,7 +146,7 @@ pub(super) fn counters_text(numbers: &BTreeMap<String, u64>) -> Option<String> {
     }
     let head = TITLE.len() + checksum("").len() + 1;
     let room = SIZE.checked_sub(head)?.checked_sub(lines.len())?;
-    lines.extend(std::iter::repeat_n('\n', room));
+    lines.push_str(&"\n".repeat(room));
     Some(format!("{TITLE}{}\n{lines}", checksum(&lines)))
 }
 
