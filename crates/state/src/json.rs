@@ -17,8 +17,6 @@ const LARGEST: u64 = 1 << 20;
 /// The size limit for the state. The state lists up to 2048 execs with 256 bytes of command each, which JSON may escape
 /// to six times that length.
 const LARGEST_STATE: u64 = 4 << 20;
-/// The usual size of a file in a record.
-const USUAL: usize = 4096;
 /// The size limit for a report, which lists every member that was ended.
 const LARGEST_REPORT: u64 = 64 << 20;
 
@@ -53,9 +51,10 @@ pub(crate) fn read_json<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) ->
         STATE => LARGEST_STATE,
         _ => LARGEST,
     };
-    // Nearly all files fit. For a list of a thousand sandboxes, three thousand files are read.
-    let mut text = Vec::with_capacity(USUAL);
-    file.take(largest).read_to_end(&mut text)?;
+    // The size tells where the file ends: no further read has to find that out.
+    let size = u64::try_from(stat.st_size).unwrap_or(0).min(largest);
+    let mut text = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    file.take(size).read_to_end(&mut text)?;
     if text.is_empty() {
         // As of a file of which a part is written so far.
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty"));
