@@ -2,9 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcFs;
@@ -92,27 +90,6 @@ pub enum SupervisorClientError {
         /// The cause.
         source: Arc<io::Error>,
     },
-}
-
-/// The most threads of [`at_once`]. An item that takes long delays no other, up to this number of items.
-const AT_ONCE: usize = 128;
-
-/// Calls `act` for all items in parallel, each in its own thread if threads can be made.
-///
-/// The results are in the order of `all`.
-pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let act_on = |some: &[T]| some.iter().map(&act).collect::<Vec<R>>();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = all
-            .chunks(all.len().div_ceil(AT_ONCE).max(1))
-            .map(|some| (some, Builder::new().spawn_scoped(scope, || act_on(some))))
-            .collect();
-        let joined = threads.into_iter().flat_map(|(some, thread)| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            Err(_) => act_on(some),
-        });
-        joined.collect()
-    })
 }
 
 /// Tells whether a sandbox has ended, for a caller whose request failed. An end that is almost complete is waited for: its

@@ -203,10 +203,14 @@ impl Resolver {
     /// # Errors
     /// When the records cannot be read.
     pub fn all(&self) -> io::Result<Vec<SandboxRef>> {
-        if let Some(error) = self.blocked() {
-            return Err(io::Error::other(error_chain(error)));
-        }
+        self.check()?;
         Ok(self.ids()?.iter().filter_map(|id| self.by_id(id)).collect())
+    }
+
+    /// # Errors
+    /// When the records cannot be read.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        self.blocked().map_or(Ok(()), |error| Err(io::Error::other(error_chain(error))))
     }
 
     /// Returns the ids of all sandboxes with a record or a trace other than a marker, in no order.

@@ -7,7 +7,7 @@ mod derive_status;
 mod members;
 mod unnoticed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,12 @@ use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
+use crate::threads::on_all_processors;
 use penfold_state::evidence::LockState;
 use penfold_state::intent::Intent;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{ExecState, State, Status};
-use penfold_state::{Files, Life, Profile, error_chain};
+use penfold_state::{Files, Life, Profile};
 
 pub use members::{MemberView, list_members};
 pub(crate) use members::{claimed_supervisors, is_between};
@@ -134,17 +135,15 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<SandboxView> {
     };
     // The holder of an ended sandbox's lock is about to clean up: an exiting supervisor or another command. The
     // report outweighs the lock only if the record names a leaf and that leaf is gone.
-    let over = known.record.as_ref().is_some_and(|files| {
-        known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
-    });
-    let judged =
-        if let Some(next) = known.record.as_ref().filter(|_| is_supervised).and_then(Files::next_life) {
-            derive_status::between_lives(known, next)
-        } else if is_supervised && !over {
-            derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
-        } else {
-            derive_status::derive_abandoned(resolver, known, &mut damage)?
-        };
+    let ended = known.record.as_ref().filter(|files| files.has_ended());
+    let over = ended.is_some() && known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some());
+    let judged = if let Some(next) = ended.filter(|_| is_supervised).and_then(Files::next_life) {
+        derive_status::between_lives(known, next)
+    } else if is_supervised && !over {
+        derive_status::derive_attended(resolver, known, state.as_ref(), &mut damage)
+    } else {
+        derive_status::derive_abandoned(resolver, known, &mut damage)?
+    };
     Some(assemble(known, state, judged, damage))
 }
 
@@ -226,14 +225,21 @@ pub fn list_views(root: &Path, all: bool) -> io::Result<Vec<SandboxView>> {
 /// When the records cannot be read.
 pub fn count_living(root: &Path) -> io::Result<usize> {
     let resolver = Resolver::new(root);
-    if let Some(error) = resolver.blocked() {
-        return Err(io::Error::other(error_chain(error)));
-    }
-    let known = resolver.record_names()?.into_iter().filter_map(|id| resolver.by_id(&id));
-    let lives = |known: &SandboxRef| {
-        known.record.is_some() && look(&resolver, known).is_some_and(|seen| seen.status.is_living())
+    resolver.check()?;
+    let lives = |id: &str| {
+        let known = resolver.by_id(id).filter(|known| known.record.is_some());
+        known.and_then(|known| look(&resolver, &known)).is_some_and(|seen| seen.status.is_living())
     };
-    Ok(known.filter(lives).count())
+    let count = |some: &[String]| some.iter().filter(|id| lives(id)).count();
+    Ok(on_all_processors(&resolver.record_names()?, count).into_iter().sum())
+}
+
+/// A sandbox in a list.
+enum ListedSandbox {
+    /// The sandbox with this id has ended, and the list is one of living sandboxes.
+    Over(String),
+    /// The sandbox is observed.
+    Seen(Box<(SandboxRef, SandboxView)>),
 }
 
 /// Like [`list_views`], each with the traces by which it was found.
@@ -241,23 +247,32 @@ pub fn count_living(root: &Path) -> io::Result<usize> {
 /// # Errors
 /// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.
 pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, SandboxView)>> {
-    let (over, others): (Vec<SandboxRef>, Vec<SandboxRef>) =
-        resolver.all()?.into_iter().partition(|known| !all && derive_status::is_over(resolver, known));
-    let mut found: Vec<(SandboxRef, SandboxView)> = others
-        .into_iter()
-        .filter_map(|known| look(resolver, &known).map(|seen| (known, seen)))
-        .filter(|(known, view)| {
-            let trace = known.record.is_none() && known.damage.is_empty();
-            // A leaf without a record and a process is being made or removed, below whatever root.
-            if trace && !view.status.is_living() {
-                all && view.claimed
-            } else {
-                all || view.status.is_living()
-            }
-        })
-        .collect();
+    resolver.check()?;
+    let (mut found, mut over) = (Vec::new(), HashSet::new());
+    let look = |id: &String| look_for_list(resolver, id, all);
+    let looks = on_all_processors(&resolver.ids()?, |some| some.iter().filter_map(look).collect::<Vec<_>>());
+    for listed in looks.into_iter().flatten() {
+        match listed {
+            ListedSandbox::Seen(seen) => found.push(*seen),
+            ListedSandbox::Over(id) => drop(over.insert(id)),
+        }
+    }
     found.extend(unnoticed::search_unnoticed(resolver, &found, &over)?);
     derive_status::look_again(resolver, &mut found);
     found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
     Ok(found)
+}
+
+/// Finds and observes one sandbox of a list; `None` when it is not in the list, or has gone meanwhile.
+fn look_for_list(resolver: &Resolver, id: &str, all: bool) -> Option<ListedSandbox> {
+    let known = resolver.by_id(id)?;
+    if !all && derive_status::is_over(resolver, &known) {
+        return Some(ListedSandbox::Over(known.id));
+    }
+    let view = look(resolver, &known)?;
+    let trace = known.record.is_none() && known.damage.is_empty();
+    // A leaf without a record and a process is being made or removed, below whatever root.
+    let is_listed =
+        if trace && !view.status.is_living() { all && view.claimed } else { all || view.status.is_living() };
+    is_listed.then(|| ListedSandbox::Seen(Box::new((known, view))))
 }

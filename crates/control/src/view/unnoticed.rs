@@ -20,7 +20,7 @@ use penfold_state::state::Status;
 pub(super) fn search_unnoticed(
     resolver: &Resolver,
     found: &[(SandboxRef, SandboxView)],
-    over: &[SandboxRef],
+    over: &HashSet<String>,
 ) -> io::Result<Vec<(SandboxRef, SandboxView)>> {
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
     // Reading an environment is costly: processes that are already accounted for are skipped.
@@ -34,7 +34,7 @@ pub(super) fn search_unnoticed(
         if known.contains(id.as_str()) || !pids.iter().any(|&pid| descent.is_unguarded(pid, &id)) {
             continue;
         }
-        let said_over = over.iter().any(|known| known.id == id);
+        let said_over = over.contains(&id);
         // A sandbox that was made meanwhile is left to the next look.
         let fresh = !said_over && !resolver.is_unrecorded(&id);
         if fresh {

@@ -1,12 +1,14 @@
 //! The traces of a sandbox that do not depend on its record: its leaf, its supervisor's socket, its marker.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::{EnvironmentMatch, Pid, ProcFs, ProcessId};
@@ -39,11 +41,11 @@ pub enum RecordHome {
 #[derive(Debug)]
 pub struct Fingerprints {
     root: PathBuf,
-    leaves: OnceCell<Listing<PathBuf>>,
-    sockets: OnceCell<Listing<PathBuf>>,
-    marked: OnceCell<Listing<Vec<Pid>>>,
-    elsewhere: OnceCell<Listing<Vec<ProcessId>>>,
-    survivors: OnceCell<Listing<Vec<LivingSurvivor>>>,
+    leaves: OnceLock<Listing<PathBuf>>,
+    sockets: OnceLock<Listing<PathBuf>>,
+    marked: OnceLock<Listing<Vec<Pid>>>,
+    elsewhere: OnceLock<Listing<Vec<ProcessId>>>,
+    survivors: OnceLock<Listing<Vec<LivingSurvivor>>>,
 }
 
 impl Fingerprints {
@@ -51,11 +53,11 @@ impl Fingerprints {
     pub fn below(root: &Path) -> Fingerprints {
         Fingerprints {
             root: root.to_owned(),
-            leaves: OnceCell::new(),
-            sockets: OnceCell::new(),
-            marked: OnceCell::new(),
-            elsewhere: OnceCell::new(),
-            survivors: OnceCell::new(),
+            leaves: OnceLock::new(),
+            sockets: OnceLock::new(),
+            marked: OnceLock::new(),
+            elsewhere: OnceLock::new(),
+            survivors: OnceLock::new(),
         }
     }
 
@@ -68,11 +70,11 @@ impl Fingerprints {
     ) -> Fingerprints {
         Fingerprints {
             root: root.to_owned(),
-            leaves: OnceCell::from(leaves),
-            sockets: OnceCell::from(sockets),
-            marked: OnceCell::from(marked),
-            elsewhere: OnceCell::new(),
-            survivors: OnceCell::new(),
+            leaves: OnceLock::from(leaves),
+            sockets: OnceLock::from(sockets),
+            marked: OnceLock::from(marked),
+            elsewhere: OnceLock::new(),
+            survivors: OnceLock::new(),
         }
     }
 
@@ -284,8 +286,11 @@ pub fn leaf_members(path: &Path) -> Option<(bool, Vec<Pid>)> {
 
 /// Returns whether all processes of a leaf are frozen.
 pub fn is_frozen(leaf: &Path) -> bool {
-    std::fs::read_to_string(leaf.join("cgroup.events"))
-        .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+    // The kernel returns the few short lines in one piece.
+    let mut events = [0_u8; 256];
+    let read = File::open(leaf.join("cgroup.events")).and_then(|mut file| file.read(&mut events));
+    let text = read.map_or(&[][..], |length| events.get(..length).unwrap_or_default());
+    text.split(|&byte| byte == b'\n').any(|line| line == b"frozen 1")
 }
 
 /// Returns the state root of sandbox `id` if an ancestor of a member holds its record, even a deleted one.
@@ -332,7 +337,7 @@ fn holds(pid: Pid, id: &str) -> Option<PathBuf> {
 pub fn is_same_root(one: &Path, other: &Path) -> bool {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    absolute(one) == absolute(other) || file(one).is_some_and(|one| Some(one) == file(other))
+    one == other || absolute(one) == absolute(other) || file(one).is_some_and(|one| Some(one) == file(other))
 }
 
 #[cfg(test)]
