@@ -5,6 +5,7 @@ use std::path::Path;
 
 use penfold_control::view::{self, MemberView};
 use penfold_control::{ResolveError, Resolver, SandboxRef, SandboxView};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::Sandboxes;
 use crate::args::ids::Ids;
@@ -101,8 +102,15 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
     if let Some(error) = resolver.blocked() {
         return Err(error.into());
     }
+    allow_many();
     view::select_sandboxes(resolver, among == Among::Every)
         .or_fail(FailureKind::Other, "cannot list the sandboxes")
+}
+
+/// Raises the soft limit of open descriptors to the hard limit: a list holds one for each sandbox, and an end two.
+pub(super) fn allow_many() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// The named sandboxes with their views.

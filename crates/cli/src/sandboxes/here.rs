@@ -11,7 +11,7 @@ use penfold_control::{
 use penfold_process::quote_words;
 use penfold_state::Files;
 use penfold_state::wire::{Answer, Request};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::Signal;
 
 use super::Sandboxes;
 use super::find::{self, Among, Miss, Selection};
@@ -38,7 +38,7 @@ impl<'a> Here<'a> {
     /// # Errors
     /// When the records belong to somebody else.
     pub(crate) fn for_many(global: &'a Global) -> Result<Here<'a>, Failure> {
-        allow_many();
+        find::allow_many();
         let here = Here::new(global);
         // A record that root cannot read is damaged: root still ends such a sandbox by its leaf and marker. For any other
         // user the record belongs to somebody else.
@@ -51,12 +51,6 @@ impl<'a> Here<'a> {
     fn lives(&self, known: &SandboxRef) -> bool {
         view::observe_sandbox(&self.resolver, known).is_some_and(|seen| seen.status.is_living())
     }
-}
-
-/// Raises the soft limit of open descriptors to the hard limit: each sandbox needs two.
-fn allow_many() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 impl Sandboxes for Here<'_> {

@@ -36,6 +36,18 @@ fn what_lives_is_listed_and_what_has_ended_only_on_request() {
     assert_eq!(own(array(&env, ["ps", "-a", "--json"]))[0]["status"], "killed");
 }
 
+/// spec: 8.20
+#[test]
+fn more_sandboxes_are_listed_than_the_soft_limit_of_descriptors_allows() {
+    let env = TestEnv::new();
+    let mine = format!("of={}", fresh_id());
+    for _ in 0..30 {
+        env.detach(["-l", &mine, "--", "true"]).await_end();
+    }
+    let listed = env.script(&format!("ulimit -Sn 24; $PENFOLD --root $ROOT ps -aq --filter label={mine}"));
+    assert_eq!(listed.with_code(0).out().lines().count(), 30);
+}
+
 /// spec: 8.17
 #[test]
 fn json_has_times_that_people_read_and_a_line_for_each_sandbox_on_request() {
