@@ -12,6 +12,8 @@ use super::{LOG, LogError};
 
 /// The most bytes that [`LogWriter::drain`] moves in one call, except for the rest of its last read.
 const AT_ONCE: u64 = 1 << 20;
+/// The size of the buffer for a pipe until a read fills it: many commands write little, or nothing before their end.
+const FIRST_BUFFER: usize = 2048;
 /// The number of bytes in a frame that reports lost bytes.
 const COUNT_LEN: usize = 8;
 
@@ -107,7 +109,7 @@ impl LogWriter {
 
     /// Adds bytes. Bytes that do not fit are counted, and reported in the log once there is room again.
     pub fn append(&mut self, stream: Stream, mut bytes: &[u8]) {
-        self.prepare();
+        self.enlarge((HEAD_LEN + bytes.len()).min(LONGEST));
         while !bytes.is_empty() {
             let room = self.settle().unwrap_or(LONGEST).min(LONGEST) - HEAD_LEN;
             let (now, later) = bytes.split_at(room.min(bytes.len()));
@@ -125,19 +127,22 @@ impl LogWriter {
     /// # Errors
     /// Those of read(2), except those that mean "empty" or EOF. Bytes read before the error are in the log.
     pub fn drain(&mut self, stream: Stream, pipe: BorrowedFd<'_>) -> io::Result<DrainResult> {
-        self.prepare();
+        self.enlarge(FIRST_BUFFER);
         let mut bytes = 0;
         let state = loop {
             if bytes >= AT_ONCE {
                 break Ok(PipeState::Open);
             }
-            let room = self.settle().unwrap_or(LONGEST).min(LONGEST);
+            let room = self.settle().unwrap_or(LONGEST).min(self.buffer.len());
             // Each read is a frame. Filling the buffer first would cost an empty read for each read with data.
             match rustix::io::read(pipe, self.buffer.get_mut(HEAD_LEN..room).unwrap_or_default()) {
                 // A terminal whose other side is closed returns EIO.
                 Ok(0) | Err(Errno::IO) => break Ok(PipeState::End),
                 Ok(filled) => {
                     self.keep(stream, filled);
+                    if HEAD_LEN + filled == self.buffer.len() {
+                        self.enlarge(LONGEST);
+                    }
                     bytes += u64::try_from(filled).unwrap_or(0);
                 }
                 Err(Errno::AGAIN) => break Ok(PipeState::Empty),
@@ -149,10 +154,10 @@ impl LogWriter {
         Ok(DrainResult { bytes, state: state? })
     }
 
-    /// Allocates the buffer without writing zeros: the memory is the kernel's zero page until output needs it.
-    fn prepare(&mut self) {
-        if self.buffer.is_empty() {
-            self.buffer = vec![0; LONGEST];
+    /// Makes the buffer at least this large. Its content is lost.
+    fn enlarge(&mut self, room: usize) {
+        if self.buffer.len() < room {
+            self.buffer = vec![0; room];
         }
     }
 
