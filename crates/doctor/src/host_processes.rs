@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use penfold_process::{Completeness, Pid, ProcFs, ProcessId};
 use penfold_state::spared;
+use penfold_teardown::SparedMark;
 use penfold_teardown::spare::binding_ids;
 
 use penfold_control::descent::{Descent, SupervisionState};
+use penfold_control::on_all_processors;
 use serde::Serialize;
 
 /// A process that a search has found.
@@ -25,34 +27,33 @@ pub struct Member {
     pub command: Option<String>,
 }
 
+/// The sandboxes in the marker of each process that carries one, outermost first.
+pub(crate) type Marked = HashMap<Pid, Vec<String>>;
+
 /// The processes of this host.
 #[derive(Debug)]
 pub(crate) struct HostProcesses {
     proc: ProcFs,
     descent: Descent,
     completeness: Completeness,
-    marked: HashMap<Pid, Vec<String>>,
+    marked: Marked,
 }
 
 impl HostProcesses {
     /// Reads all processes. The notes below the state root name those that were spared.
     pub(crate) fn look(state_root: &Path) -> io::Result<HostProcesses> {
-        let (mut proc, mut descent) = (ProcFs::open()?, Descent::new()?);
+        let mut proc = ProcFs::open()?;
         let spared = spared::spared_marks(state_root);
-        let mut found = Vec::new();
-        let completeness = proc.scan(|stat| {
-            if !stat.is_kernel_thread() {
-                found.push(stat.id());
-            }
-        })?;
-        let mut marked = HashMap::new();
-        for id in found {
-            let ids = descent.marks(id.pid);
-            let ids = binding_ids(&ids, id, &mut proc, &spared).to_vec();
-            if !ids.is_empty() && id.pid != rustix::process::getpid() {
-                marked.insert(id.pid, ids);
-            }
+        let mut pids = Vec::new();
+        proc.processes(&mut pids)?;
+        let mut completeness = Completeness::of_list(&pids);
+        let mut marked = Marked::new();
+        for part in on_all_processors(&pids, |some| find_marked(some, &spared)) {
+            let (part_completeness, found) = part?;
+            completeness = completeness.and(part_completeness);
+            marked.extend(found);
         }
+        let descent = Descent::new()?;
         Ok(HostProcesses { proc, descent, completeness, marked })
     }
 
@@ -62,7 +63,7 @@ impl HostProcesses {
     }
 
     /// Returns the processes with a marker, and the sandboxes in it, outermost first.
-    pub(crate) fn marked(&self) -> HashMap<Pid, Vec<String>> {
+    pub(crate) fn marked(&self) -> Marked {
         self.marked.clone()
     }
 
@@ -105,6 +106,24 @@ impl HostProcesses {
         members.sort_unstable_by_key(|member| member.id);
         members
     }
+}
+
+/// Returns those of these processes that carry a marker, with the sandboxes in it, outermost first.
+fn find_marked(pids: &[Pid], spared: &[SparedMark]) -> io::Result<(Completeness, Marked)> {
+    let (mut proc, mut descent) = (ProcFs::open()?, Descent::new()?);
+    let own = rustix::process::getpid();
+    let mut seen = Vec::new();
+    let completeness = proc.scan_listed(pids, |stat| {
+        if !stat.is_kernel_thread() && stat.pid != own {
+            seen.push(stat.id());
+        }
+    });
+    let marks = |id: ProcessId| {
+        let ids = descent.marks(id.pid);
+        let ids = binding_ids(&ids, id, &mut proc, spared).to_vec();
+        (!ids.is_empty()).then_some((id.pid, ids))
+    };
+    Ok((completeness, seen.into_iter().filter_map(marks).collect()))
 }
 
 /// Returns the age of a process, in seconds.

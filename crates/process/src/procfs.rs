@@ -44,6 +44,13 @@ impl Completeness {
         self != Self::Incomplete
     }
 
+    /// Returns the completeness of a list of all processes.
+    ///
+    /// With `hidepid` the processes of other users are not in `/proc` at all, and pid 1 always exists.
+    pub fn of_list(pids: &[Pid]) -> Self {
+        if pids.iter().any(|pid| pid.is_init()) { Self::Complete } else { Self::OwnOnly }
+    }
+
     /// Returns the completeness after this error from one process.
     pub(crate) fn after(error: Errno) -> Self {
         if matches!(error, Errno::PERM | Errno::ACCESS) { Self::OwnOnly } else { Self::Incomplete }
@@ -206,27 +213,29 @@ impl ProcFs {
 
     /// Calls `each` with every process.
     ///
-    /// The result is `OwnOnly` when a process may not be read, and when pid 1 is missing from `/proc`. With `hidepid`
-    /// the processes of other users are not in `/proc` at all, and pid 1 always exists.
-    pub fn scan(&mut self, mut each: impl FnMut(Stat)) -> io::Result<Completeness> {
+    /// The result is `OwnOnly` when a process may not be read, and when pid 1 is missing from `/proc`.
+    pub fn scan(&mut self, each: impl FnMut(Stat)) -> io::Result<Completeness> {
         let mut pids = std::mem::take(&mut self.pids);
         let listed = self.processes(&mut pids);
-        let mut completeness =
-            if pids.iter().any(|pid| pid.is_init()) { Completeness::Complete } else { Completeness::OwnOnly };
-        if listed.is_ok() {
-            for &pid in &pids {
-                match self.stat(pid) {
-                    Ok(Some(stat)) => each(stat),
-                    Ok(None) => {}
-                    Err(error) => {
-                        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                        completeness = completeness.and(Completeness::after(errno));
-                    }
+        let scanned = listed.map(|()| Completeness::of_list(&pids).and(self.scan_listed(&pids, each)));
+        self.pids = pids;
+        scanned
+    }
+
+    /// Calls `each` with every one of these processes that exists. The result is `OwnOnly` when one of them may not be read.
+    pub fn scan_listed(&mut self, pids: &[Pid], mut each: impl FnMut(Stat)) -> Completeness {
+        let mut completeness = Completeness::Complete;
+        for &pid in pids {
+            match self.stat(pid) {
+                Ok(Some(stat)) => each(stat),
+                Ok(None) => {}
+                Err(error) => {
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                    completeness = completeness.and(Completeness::after(errno));
                 }
             }
         }
-        self.pids = pids;
-        listed.map(|()| completeness)
+        completeness
     }
 
     /// Tells whether this `/proc` hides the processes of other users (`hidepid`, proc(5)). Then "not there" may mean

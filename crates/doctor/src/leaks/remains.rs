@@ -11,12 +11,13 @@ use super::search::{LeakSearch, YOUNG};
 use super::unfinished::unfinished_files;
 use super::{Leak, Thing, age};
 use penfold_process::quote_words;
+use penfold_state::Files;
 use penfold_state::clear::list_entries;
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints;
 use penfold_state::intent::Intent;
 use penfold_state::names::{self, NAMES, free_name};
-use penfold_state::record::{Record, Registry, StateError, open_private};
+use penfold_state::record::{Record, StateError, open_private};
 
 /// The file name of a control socket.
 const SOCKET: &str = "control.sock";
@@ -37,8 +38,7 @@ impl LeakSearch {
     }
 
     /// Adds a record with a supervisor, if its control socket is missing.
-    pub(super) fn unreachable(&mut self, registry: &Registry, id: &str, path: PathBuf) {
-        let Ok(Some(files)) = registry.look(id) else { return };
+    pub(super) fn unreachable(&mut self, files: &Files, intent: Option<Intent>, path: PathBuf) {
         let socket = rustix::fs::statat(files.dir(), SOCKET, AtFlags::SYMLINK_NOFOLLOW);
         let missing = match socket {
             Ok(socket) => FileType::from_raw_mode(socket.st_mode) != FileType::Socket,
@@ -48,10 +48,9 @@ impl LeakSearch {
             return;
         }
         // A foreground supervisor has no socket, and an exiting supervisor has already closed it.
-        let detached = files.intent().is_ok_and(|intent| intent.detached.is_some());
-        if detached && !files.has_ended() && files.lock().is_held() {
-            let name = files.intent().ok().and_then(|intent| intent.name);
-            self.survey.leaks.push(leak(id, name, Thing::Unreachable { path }));
+        let Some(intent) = intent.filter(|intent| intent.detached.is_some()) else { return };
+        if !files.has_ended() && files.lock().is_held() {
+            self.survey.leaks.push(leak(files.name(), intent.name, Thing::Unreachable { path }));
         }
     }
 

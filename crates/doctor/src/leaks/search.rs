@@ -180,14 +180,17 @@ impl LeakSearch {
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
                 }
             }
-            Ok(None) if age(&path) >= YOUNG && is_unfinished_record(&path) => {
-                let thing = Thing::Record { path, command: String::new(), begun: false };
-                self.orphan(name, None, thing, Vec::new());
-            }
             Ok(None) => {
                 let files = registry.look(&name).ok().flatten();
-                self.places_of(files.and_then(|files| files.intent().ok()).as_ref());
-                self.unreachable(registry, &name, path);
+                let intent = files.as_ref().and_then(|files| files.intent().ok());
+                if intent.is_none() && age(&path) >= YOUNG && is_unfinished_record(&path) {
+                    let thing = Thing::Record { path, command: String::new(), begun: false };
+                    return self.orphan(name, None, thing, Vec::new());
+                }
+                self.places_of(intent.as_ref());
+                if let Some(files) = files {
+                    self.unreachable(&files, intent, path);
+                }
                 self.living.insert(name);
             }
             Err(error) => {
