@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -121,7 +122,7 @@ impl ProcFs {
         tids.clear();
         // A single thread is the common case and needs no listing. A thread that appeared since then is like a thread
         // that appears after the listing.
-        let listed = if threads == Some(1) {
+        let listed = if threads == Some(1) || threads.is_none() && self.has_one_thread(pid) {
             tids.push(pid);
             Ok(())
         } else {
@@ -146,6 +147,14 @@ impl ProcFs {
             return self.add_children_by_scan(pid, out);
         }
         result
+    }
+
+    /// Tells whether a process has one thread. The link count of its `task` is the number of threads plus two
+    /// (`proc_task_getattr` in fs/proc/base.c); a main thread that has exited counts.
+    fn has_one_thread(&self, pid: Pid) -> bool {
+        let Ok(dir) = self.dir() else { return false };
+        let task = rustix::fs::statat(dir, ProcPath::of(pid, "task").as_c_str(), AtFlags::empty());
+        task.is_ok_and(|task| task.st_nlink == 3)
     }
 
     fn add_children_by_scan(&mut self, parent: Pid, out: &mut Vec<Pid>) -> Result<(), Errno> {
