@@ -362,20 +362,32 @@ impl Drive<'_> {
         self.spare();
         self.describe();
         // Usually the leader was alone, and there is nothing to kill.
-        if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
-            self.begun = Some(Instant::now());
+        if self.begun.is_none() && self.was_alone() {
             // If the kernel still holds the leaf, the next look tries again.
             self.due.look_soon();
             return;
         }
         self.timed(first, "kill", Teardown::kill);
         penfold_sys::crash_point!("killed");
-        self.teardown.let_die();
-        if first {
+        let may_be_more = self.teardown.let_die();
+        if first && may_be_more {
+            self.due.look_now();
+        } else if first {
             self.due.look_soon();
         } else {
             self.due.look_later(if self.phase == Phase::Stuck { LOOK_STUCK } else { LOOK_LAST });
         }
+    }
+
+    /// Tells whether no member is left, and ends our init then.
+    fn was_alone(&mut self) -> bool {
+        let now = Instant::now();
+        let was_alone = self.leader_ended && self.teardown.dismiss_idle_init().unwrap_or(false)
+            || self.teardown.is_empty().unwrap_or(false);
+        if was_alone {
+            self.begun = Some(now);
+        }
+        was_alone
     }
 
     /// Acts upon the members and notes the step: the first time, and when the act fails.

@@ -98,14 +98,18 @@ pub struct Teardown {
     living: HashMap<Pid, ProcessId>,
     /// Strays that ended and are not reported in detail.
     left_behind: Vec<Pid>,
+    /// Strays that were killed with our init, which reaps them, and have no entry in the ledger.
+    counted: Vec<Pid>,
     reparented: HashSet<Pid>,
     /// The members that were ending when the leader had ended, before the first kill.
     dying_alone: HashMap<Pid, ProcessId>,
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
-    /// The time that the members of a killed leaf get to die before they are reaped.
+    /// The time that killed members get to die before they are reaped.
     dying: Option<Duration>,
+    /// The child that was sent SIGKILL last.
+    killed_last: Option<Pid>,
     /// The details of the first strays, read before they were killed.
     shown: HashMap<Pid, EndedMember>,
     /// Children that were sent SIGKILL and are not yet reaped.
@@ -138,12 +142,14 @@ impl Teardown {
             ledger: BTreeMap::new(),
             living: HashMap::new(),
             left_behind: Vec::new(),
+            counted: Vec::new(),
             reparented: HashSet::new(),
             dying_alone: HashMap::new(),
             commands: HashMap::new(),
             watched: Vec::new(),
             kills: 0,
             dying: None,
+            killed_last: None,
             shown: HashMap::new(),
             killed: HashSet::new(),
             asked_unseen: HashSet::new(),
@@ -265,22 +271,48 @@ impl Teardown {
         }
     }
 
-    /// Kills our init once no other process is left in its namespace. Init does not exit by itself, because its exit
-    /// kills the namespace.
+    /// Kills our init once no other process is left in its namespace; true if it was killed. Init does not exit by itself,
+    /// because its exit kills the namespace.
     ///
     /// # Errors
     /// When the namespace could not be examined.
-    pub fn dismiss_init(&mut self) -> io::Result<()> {
-        if self.kills > 0 {
-            return Ok(());
+    pub fn dismiss_init(&mut self) -> io::Result<bool> {
+        match self.init_to_dismiss() {
+            Some(init) if self.survey()?.population() == Population::Nobody => self.kill_init(init),
+            _ => Ok(false),
         }
-        if let Some(init) = self.init
-            && self.survey()?.population() == Population::Nobody
-            && let Some(process) = Process::open(&mut self.proc, init)?
+    }
+
+    /// As [`Teardown::dismiss_init`], by a quick look: our init has no child, and the leaf no other member.
+    ///
+    /// # Errors
+    /// When the namespace could not be examined.
+    pub(crate) fn dismiss_idle_init(&mut self) -> io::Result<bool> {
+        let Some(init) = self.init_to_dismiss() else { return Ok(false) };
+        let mut others = Vec::new();
+        self.proc.children(init, &mut others)?;
+        if others.is_empty()
+            && let LeafState::Live(leaf) = &self.leaf
         {
-            process.signal(Signal::KILL)?;
+            leaf.processes(&mut others).map_err(io::Error::other)?;
         }
-        Ok(())
+        if others.iter().all(|&pid| pid == init) { self.kill_init(init) } else { Ok(false) }
+    }
+
+    /// Returns our init, if it may have to be killed before anything else was.
+    fn init_to_dismiss(&self) -> Option<Pid> {
+        self.init.filter(|init| self.kills == 0 && !self.leader_ended && !self.killed.contains(init))
+    }
+
+    /// Kills our init, if it is still a child of this process.
+    #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
+    fn kill_init(&mut self, init: Pid) -> io::Result<bool> {
+        if !child::is_child(init) {
+            return Ok(false);
+        }
+        rustix::process::kill_process(init, Signal::KILL)?;
+        self.killed.insert(init);
+        Ok(true)
     }
 
     /// Tells whether nothing is left: no living member, no populated leaf.

@@ -24,6 +24,12 @@ impl DriveDeadlines {
         self.look = Instant::now().checked_add(self.interval);
     }
 
+    /// Schedules the next look at once, because more may be found.
+    pub(super) fn look_now(&mut self) {
+        self.interval = Duration::ZERO;
+        self.look = Some(Instant::now());
+    }
+
     /// Schedules the next look with twice the delay, at most `most`.
     pub(super) fn look_later(&mut self, most: Duration) {
         self.interval = (self.interval * 2).clamp(LOOK_FIRST, most);

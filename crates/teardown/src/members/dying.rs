@@ -53,7 +53,10 @@ impl Teardown {
                 self.dying_alone.insert(init.pid, init);
             }
         }
-        self.note_dying_with_init(members);
+        // Only an init that is ending ends others with it, and the first members are those that were looked at.
+        if members.iter().take(MOST).any(|pid| self.dying_alone.contains_key(pid)) {
+            self.note_dying_with_init(members);
+        }
     }
 
     /// Notes the members in a pid namespace whose init is ending: the kernel ends them with it.

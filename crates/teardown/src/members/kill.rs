@@ -7,15 +7,21 @@ use std::time::Duration;
 use penfold_cgroup::v1freezer::V1Freezer;
 use penfold_process::{Pid, Process, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Signal;
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
 
 use super::{FREEZER_FROM, LeafState, MemberScope, ROUNDS, Teardown};
 use crate::report::EndedBy;
 
-/// The time that the members of a killed leaf get to die before they are reaped one by one: a base and an addition for
-/// each member. A usual member takes half of the addition.
+/// The time that killed members get to die before they are reaped one by one: a base and an addition for each member. A usual
+/// member takes half of the addition.
 const LET_DIE: Duration = Duration::from_millis(1);
 const LET_DIE_EACH: Duration = Duration::from_micros(150);
+
+/// Returns the time that this many killed members get.
+fn time_to_die(members: usize) -> Option<Duration> {
+    let each = LET_DIE_EACH.saturating_mul(u32::try_from(members).unwrap_or(u32::MAX));
+    LET_DIE.checked_add(each)
+}
 
 impl Teardown {
     /// Kills every member; call this again while something is left.
@@ -32,37 +38,86 @@ impl Teardown {
             return self.kill_rest();
         }
         let children = matches!(self.scope, MemberScope::Children);
-        let inside = self.step_out()?;
+        let mut inside = self.step_out()?;
+        let named = self.init.is_some() && !self.counts_only(&mut inside);
+        if named {
+            inside.clear();
+        }
         let strays = if children { self.note_strays(&inside)? } else { self.note_dying_found()? };
-        if self.init.is_some() {
+        let mut members = strays.len();
+        if named {
             self.enter_all()?;
+            members = self.ledger.len();
+        } else if self.init.is_some() && !inside.is_empty() {
+            // A child of this process is reaped here.
+            let own = self.children()?;
+            self.counted.extend(strays.iter().filter(|pid| !own.contains(pid)));
         } else if self.details {
             self.enter_leaf(inside)?;
         }
         let leaf_killed = self.kill_leaf();
         if !children {
             self.kill_each()?;
-        } else if self.init.is_some() || matches!(self.leaf, LeafState::None) {
-            self.kill_children()?;
-        } else if leaf_killed.is_ok() {
-            let members = u32::try_from(strays.len()).unwrap_or(u32::MAX);
-            self.dying = LET_DIE.checked_add(LET_DIE_EACH.saturating_mul(members));
+            return leaf_killed;
         }
+        if self.init.is_some() || matches!(self.leaf, LeafState::None) {
+            members = self.kill_children()?.max(members);
+        }
+        self.dying = time_to_die(members).filter(|_| leaf_killed.is_ok());
         leaf_killed
     }
 
-    /// Waits while the members of a killed leaf die, if the leaf notifies promptly.
+    /// Waits while killed members die; true if members that were reparented since then may be left.
     ///
     /// A wake-up for each death would slow the dying members down, and each waitid call passes over all living
-    /// children. No request could do more meanwhile.
-    pub(crate) fn let_die(&mut self) {
-        if let Some(most) = self.dying.take()
-            && let LeafState::Killed(leaf) = &self.leaf
+    /// children. No request could do more meanwhile. The last death is shown by the leaf, if it notifies promptly; without a
+    /// leaf by the child that was killed last; in a pid namespace by our init, which reaps the others before its own end.
+    pub(crate) fn let_die(&mut self) -> bool {
+        let Some(most) = self.dying.take() else { return false };
+        let most = Timespec::try_from(most).ok();
+        let init = self.init.filter(|init| self.killed.contains(init));
+        if let Some(pid) = init.or(self.killed_last.take()) {
+            // An unreaped child keeps its pid, and none was reaped since the kill.
+            if let Ok(last) = pidfd_open(pid, PidfdFlags::empty()) {
+                let _ = poll(&mut [PollFd::new(&last, PollFlags::IN)], most.as_ref());
+            }
+            return self.init.is_none();
+        }
+        if let LeafState::Killed(leaf) = &self.leaf
             && let Some(events) = leaf.prompt_events()
         {
-            let mut fds = [PollFd::from_borrowed_fd(events, PollFlags::PRI)];
-            let _ = poll(&mut fds, Timespec::try_from(most).ok().as_ref());
+            let _ = poll(&mut [PollFd::from_borrowed_fd(events, PollFlags::PRI)], most.as_ref());
         }
+        false
+    }
+
+    /// Tells whether the members in the namespace of our init need no entry in the ledger, and leaves only them in the list of the
+    /// leaf.
+    ///
+    /// Our init reaps them, so their ends are not seen here, and the list must be complete: a member may have left the leaf.
+    fn counts_only(&mut self, inside: &mut Vec<Pid>) -> bool {
+        let Some(init) = self.init.filter(|_| !self.wants_names() && matches!(self.leaf, LeafState::Live(_)))
+        else {
+            return false;
+        };
+        inside.retain(|&pid| pid != init);
+        self.holds_all(init, inside).unwrap_or(false)
+    }
+
+    /// Tells whether `inside` has all living processes below `init`.
+    fn holds_all(&mut self, init: Pid, inside: &[Pid]) -> io::Result<bool> {
+        let known: HashSet<Pid> = inside.iter().copied().collect();
+        let mut children = Vec::new();
+        for &parent in [init].iter().chain(inside) {
+            self.proc.children(parent, &mut children)?;
+            for pid in children.iter().filter(|pid| !known.contains(pid)) {
+                // A leaf does not list zombies.
+                if self.proc.stat(*pid)?.is_some_and(|stat| !stat.is_dead()) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Kills the members that the first kill has left.
@@ -81,7 +136,8 @@ impl Teardown {
         }
         if matches!(self.scope, MemberScope::Children) {
             let fresh = self.kill_children()?;
-            if self.kills == 2 && fresh || !fresh && moved {
+            self.dying = time_to_die(fresh).filter(|_| fresh > 0);
+            if self.kills == 2 && fresh > 0 || fresh == 0 && moved {
                 return Ok(());
             }
         }
@@ -171,15 +227,16 @@ impl Teardown {
         }
     }
 
-    /// Sends SIGKILL to each child of this process that has not had it; true if there was one.
+    /// Sends SIGKILL to each child of this process that has not had it, and returns their number.
     ///
     /// The children are unreaped, so their pids cannot be reused.
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
-    fn kill_children(&mut self) -> io::Result<bool> {
-        let mut fresh = false;
+    fn kill_children(&mut self) -> io::Result<usize> {
+        let mut fresh = 0;
         for pid in self.children()? {
             if self.killed.insert(pid) {
-                fresh = true;
+                fresh += 1;
+                self.killed_last = Some(pid);
                 // A member that became root refuses the signal; the look at the deadline reports it as a survivor.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }

@@ -56,7 +56,10 @@ impl Teardown {
             self.note_command(stat.pid);
         }
         let dies_alone = self.dies_alone(stat.id());
-        let command = self.commands.remove(&stat.pid);
+        // A member that is slow to die gets an entry after all.
+        let shown = || self.shown.get(&stat.pid).and_then(|shown| shown.command.clone());
+        let command = self.commands.get(&stat.pid).cloned().or_else(shown);
+        self.commands.remove(&stat.pid);
         self.living.insert(stat.pid, stat.id());
         self.ledger.entry(stat.id()).or_insert_with(|| {
             let mut ended = ended_member(stat.id(), stat.comm.clone(), EndedBy::Kill);
@@ -91,23 +94,23 @@ impl Teardown {
 
     /// Tells whether the next killed member needs no name.
     pub(super) fn has_names_enough(&self) -> bool {
-        self.ledger.len() + self.shown.len() >= self.named()
+        !self.wants_names() && self.ledger.len() + self.shown.len() >= SHOWN
     }
 
-    /// Returns how many killed members get a name.
-    fn named(&self) -> usize {
+    /// Tells whether every killed member gets a name, not only the first.
+    pub(super) fn wants_names(&self) -> bool {
         // After the leader's exit every remaining member is a stray, whatever its name. Reading a name costs as much as
         // reaping.
-        if !self.details && self.leader_outlived { SHOWN } else { usize::MAX }
+        self.details || !self.leader_outlived
     }
 
     /// Notes the names of the first strays, before a kill makes all look alike, and returns all strays.
     ///
-    /// After the leader's exit these are all members `inside` the leaf. Before, they are the processes that lost their
-    /// parent: the children of this process, or of our init, except the leader.
+    /// After the leader's exit these are all members `inside` the leaf, if there are any. Before, they are the processes that lost
+    /// their parent: the children of this process, or of our init, except the leader.
     pub(super) fn note_strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut strays = Vec::new();
-        if self.leader_outlived && self.init.is_none() && !inside.is_empty() {
+        if self.leader_outlived && !inside.is_empty() {
             strays.extend(inside);
         } else {
             match self.init {
@@ -119,12 +122,14 @@ impl Teardown {
         if self.leader_outlived {
             // A cgroup does not list a process that exits, and it may be reparented to this one already.
             let mut members = self.children()?;
-            members.retain(|pid| !strays.contains(pid));
+            let others: HashSet<Pid> = strays.iter().copied().chain(self.init).collect();
+            members.retain(|pid| !others.contains(pid));
             members.extend(&strays);
             self.note_dying(&members);
             strays.retain(|pid| !self.dying_alone.contains_key(pid));
         }
-        let shown = self.named() == SHOWN && self.init.is_none();
+        // The others in the namespace of our init get entries in the ledger.
+        let shown = !self.wants_names() && (self.init.is_none() || !inside.is_empty());
         for &pid in strays.iter().take(SHOWN) {
             self.note_command(pid);
             if shown {
@@ -228,8 +233,11 @@ impl Teardown {
                 Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
             })
             .collect();
+        let known: HashSet<Pid> = self.ledger.keys().map(|id| id.pid).collect();
+        let is_survivor = |pid: Pid| left.iter().any(|(survivor, _)| *survivor == raw_pid(pid));
+        let counted = self.counted.iter().filter(|&&pid| !known.contains(&pid) && !is_survivor(pid));
         let (mut shown, others): (Vec<Pid>, Vec<Pid>) =
-            self.left_behind.iter().partition(|pid| self.shown.contains_key(pid));
+            self.left_behind.iter().chain(counted).partition(|pid| self.shown.contains_key(pid));
         shown.sort_unstable_by_key(|pid| pid.as_raw_pid());
         findings.ended = self
             .ledger

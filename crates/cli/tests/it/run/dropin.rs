@@ -9,7 +9,7 @@ use penfold_testkit::proc;
 use rustix::process::Signal;
 
 use super::launcher::{SERVE, await_ready};
-use crate::support::{Process, Running, TestEnv, has_program, is_root, json, skip};
+use crate::support::{Level, Process, Running, TestEnv, Who, has_program, is_root, json, skip};
 
 /// spec: 8.2
 #[test]
@@ -153,6 +153,29 @@ fn three_strays_are_named_and_the_code_is_kept() {
     let finished = env.run(["bash", "-c", script]).with_code(3);
     assert!(finished.err().contains("ended 3 processes"), "{}", finished.err());
     assert_eq!(finished.err().matches("(pid ").count(), 3, "{}", finished.err());
+    env.assert_nothing_left();
+}
+
+/// The members of a pid namespace are reaped inside of it, so they are counted before their end.
+/// spec: 1.1, 2.4
+#[test]
+fn strays_of_a_pid_namespace_are_all_counted_in_the_leaf_and_outside() {
+    let Some(env) = TestEnv::of(Who::Root).filter(|env| env.levels().contains(&Level::Pidns)) else {
+        return skip("only root has a pid namespace and a cgroup here");
+    };
+    let Some(cgroup) = env.cgroup() else { return skip("no cgroup2 to write to") };
+    let outside = format!("echo 0 > {}/cgroup.procs", cgroup.display());
+    for (join, inside) in [("true", "without"), (outside.as_str(), "with")] {
+        // A parent in the leaf, whose child may leave it, and four others.
+        let child = format!("{join} && echo up > fifo && exec sleep 1000");
+        std::fs::write(env.path("work/child.sh"), child).unwrap();
+        let leader = "mkfifo fifo; for i in 1 2 3 4; do sleep 1000 & done; sh -c 'sh child.sh & wait' & \
+             read -r up < fifo; rm fifo; exit 3";
+        let done = env.run(["--contain", "pidns", "sh", "-c", leader]).with_code(3);
+        let said = done.err();
+        assert!(said.contains("ended 6 processes (6 KILL)"), "{inside} a member outside: {said}");
+        assert!(said.contains("sleep 1000 (pid "), "{said}");
+    }
     env.assert_nothing_left();
 }
 
