@@ -227,7 +227,8 @@ impl PendingLeader {
                 InitMessage::Ended(exit) => Some(LeaderEvent::Ended(exit.into())),
                 InitMessage::Stopped(signal) => Some(LeaderEvent::Stopped(signal)),
                 InitMessage::Continued => Some(LeaderEvent::Continued),
-                InitMessage::Ready | InitMessage::Refused(_) => None,
+                InitMessage::Refused(reason) => Some(LeaderEvent::Failed(StartFailure::Other(reason))),
+                InitMessage::Ready | InitMessage::Cloned => None,
             })),
         }
     }

@@ -9,8 +9,10 @@ use penfold_sys::launch::{LaunchFailure, LaunchStep};
 /// A message of our init.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// The leader waits for its release.
+    /// Our init lives: it did not die at its birth. The leader is not there yet.
     Ready,
+    /// The leader is cloned, and executes its program once it is released.
+    Cloned,
     /// The leader cannot be created, with the reason as a sentence; our init then exits.
     Refused(String),
     /// The leader executes its program.
@@ -33,6 +35,7 @@ pub(crate) const RELEASE: &[u8] = b"g";
 pub(crate) const MAX_MESSAGE_BYTES: usize = 512;
 
 const READY: u8 = b'r';
+const CLONED: u8 = b'l';
 const REFUSED: u8 = b'!';
 const RUNNING: u8 = b's';
 const NO_DIRECTORY: u8 = b'd';
@@ -49,6 +52,7 @@ impl InitMessage {
         let (letter, number) = match self {
             InitMessage::Refused(reason) => return [&[REFUSED], reason.as_bytes()].concat(),
             InitMessage::Ready => (READY, 0),
+            InitMessage::Cloned => (CLONED, 0),
             InitMessage::Running => (RUNNING, 0),
             InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno }) => {
                 (NO_DIRECTORY, *errno)
@@ -71,6 +75,7 @@ impl InitMessage {
         let number = || rest.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
         Some(match *letter {
             READY => InitMessage::Ready,
+            CLONED => InitMessage::Cloned,
             REFUSED => InitMessage::Refused(String::from_utf8_lossy(rest).into_owned()),
             RUNNING => InitMessage::Running,
             NO_DIRECTORY => {
@@ -95,6 +100,7 @@ mod tests {
     fn messages_are_read_as_they_were_sent() {
         for message in [
             InitMessage::Ready,
+            InitMessage::Cloned,
             InitMessage::Refused("cannot map the user".to_owned()),
             InitMessage::Running,
             InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno: 2 }),
