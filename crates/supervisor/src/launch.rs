@@ -200,8 +200,11 @@ impl PendingLeader {
         match self {
             PendingLeader::Direct(launched) => launched.release(),
             PendingLeader::Namespaced { link, .. } => {
-                rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL)?;
-                Ok(())
+                match rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL) {
+                    // An init that has gone already has said why: its message is still to be read.
+                    Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+                    Err(error) => Err(error.into()),
+                }
             }
         }
     }
