@@ -54,6 +54,10 @@ build:
 bench *ARGS:
     cargo run --quiet --release --package penfold-bench -- {{ARGS}}
 
+# Builds the small penfold for images: prints its path.
+penfold-init *TARGET:
+    scripts/penfold-init {{TARGET}}
+
 # Writes anew which functions lie side by side in the release binary.
 symbol-order:
     scripts/symbol-order

@@ -16,7 +16,7 @@ fn main() {
     let has_own_linker =
         !variable("RUSTC_LINKER").is_empty() || variable("CARGO_ENCODED_RUSTFLAGS").contains("link");
     let is_known = variable("TARGET") == "x86_64-unknown-linux-gnu" && !has_own_linker;
-    if is_known && variable("OPT_LEVEL") == "s" {
+    if is_known && matches!(variable("OPT_LEVEL").as_str(), "s" | "z") {
         let order = Path::new(&variable("CARGO_MANIFEST_DIR")).join(ORDER);
         println!(
             "cargo::rustc-link-arg-bins=-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering",

@@ -1,11 +1,13 @@
 //! The verbs of penfold: one file each, with flags, help texts and implementation.
 
 mod adopt;
+#[cfg(feature = "full")]
 mod agent;
 mod as_user;
 mod ask_vmm;
 mod attach;
 mod command_line;
+#[cfg(feature = "full")]
 mod completions;
 mod doctor;
 mod events;
@@ -19,7 +21,9 @@ mod jail;
 mod keep;
 pub(crate) mod kill;
 pub(crate) mod logs;
+#[cfg(feature = "full")]
 mod man;
+#[cfg(feature = "full")]
 mod mcp;
 mod metrics;
 mod next_life;
@@ -31,6 +35,7 @@ mod report;
 mod restart;
 pub(crate) mod rm;
 pub(crate) mod run;
+#[cfg(feature = "full")]
 mod serve;
 mod session_host;
 pub(crate) mod sh;
@@ -41,6 +46,7 @@ mod status;
 pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "full")]
 mod top;
 mod tree;
 mod version;
@@ -54,49 +60,65 @@ use clap::Command;
 use crate::args::verb::Verb;
 
 pub(crate) use command_line::{answer, configure, parse};
+#[cfg(feature = "full")]
 pub(crate) use completions::answer as complete;
 
-/// Every verb, in the order in which `penfold --help` lists them.
-const VERBS: &[&Verb] = &[
-    &run::VERB,
-    &sh::VERB,
-    &guard::VERB,
-    &guard::EACH,
-    &exec::VERB,
-    &attach::VERB,
-    &ps::VERB,
-    &top::VERB,
-    &stats::VERB,
-    &tree::VERB,
-    &status::VERB,
-    &inspect::VERB,
-    &report::VERB,
-    &logs::VERB,
-    &events::VERB,
-    &wait::VERB,
-    &stop::VERB,
-    &kill::VERB,
-    &restart::VERB,
-    &pause::VERB,
-    &pause::UNPAUSE,
-    &rm::VERB,
-    &extend::VERB,
-    &adopt::VERB,
-    &keep::VERB,
-    &reap::VERB,
-    &slurm::VERB,
-    &doctor::VERB,
-    &gc::VERB,
-    &metrics::VERB,
-    &serve::VERB,
-    &watch::VERB,
-    &agent::VERB,
-    &mcp::VERB,
-    &oci::VERB,
-    &help::VERB,
-    &version::VERB,
-    &completions::VERB,
-    &man::VERB,
+/// A verb that only the whole penfold has, by the name of its module, which is that of the verb. penfold-init, which is built without the
+/// feature `full`, has this name alone.
+#[cfg(feature = "full")]
+macro_rules! whole {
+    ($name:ident) => {
+        Ok(&$name::VERB)
+    };
+}
+#[cfg(not(feature = "full"))]
+macro_rules! whole {
+    ($name:ident) => {
+        Err(stringify!($name))
+    };
+}
+
+/// Every verb, in the order in which `penfold --help` lists them, or its name if this build lacks it.
+const VERBS: &[Result<&Verb, &str>] = &[
+    Ok(&run::VERB),
+    Ok(&sh::VERB),
+    Ok(&guard::VERB),
+    Ok(&guard::EACH),
+    Ok(&exec::VERB),
+    Ok(&attach::VERB),
+    Ok(&ps::VERB),
+    whole!(top),
+    Ok(&stats::VERB),
+    Ok(&tree::VERB),
+    Ok(&status::VERB),
+    Ok(&inspect::VERB),
+    Ok(&report::VERB),
+    Ok(&logs::VERB),
+    Ok(&events::VERB),
+    Ok(&wait::VERB),
+    Ok(&stop::VERB),
+    Ok(&kill::VERB),
+    Ok(&restart::VERB),
+    Ok(&pause::VERB),
+    Ok(&pause::UNPAUSE),
+    Ok(&rm::VERB),
+    Ok(&extend::VERB),
+    Ok(&adopt::VERB),
+    Ok(&keep::VERB),
+    Ok(&reap::VERB),
+    Ok(&slurm::VERB),
+    Ok(&doctor::VERB),
+    Ok(&gc::VERB),
+    Ok(&metrics::VERB),
+    whole!(serve),
+    Ok(&watch::VERB),
+    whole!(agent),
+    whole!(mcp),
+    Ok(&oci::VERB),
+    Ok(&help::VERB),
+    Ok(&version::VERB),
+    whole!(completions),
+    whole!(man),
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
@@ -111,9 +133,21 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &start_request::VERB,
 ];
 
+/// The verbs of this build.
+fn verbs() -> impl Iterator<Item = &'static Verb> {
+    VERBS.iter().copied().flatten()
+}
+
+/// Whether only the whole penfold has a verb with this name.
+fn is_lacking(name: &str) -> bool {
+    VERBS.iter().any(|line| line.is_err_and(|lacking| lacking == name))
+}
+
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {
-    VERBS.iter().chain(INTERNAL_VERBS).copied().find(|verb| verb.name == name || verb.aliases.contains(&name))
+    verbs()
+        .chain(INTERNAL_VERBS.iter().copied())
+        .find(|verb| verb.name == name || verb.aliases.contains(&name))
 }
 
 /// Adds the flags of a verb that a command line needs: all of them, but `run` has many.

@@ -1,6 +1,9 @@
 //! [`Failure`]: the kind, which determines the exit code, a sentence, the causes, a hint.
 //!
-//! Only this file converts errors of the libraries into failures.
+//! Only this file, and `serve` for the errors of the server, converts errors of the libraries into failures.
+
+#[cfg(feature = "full")]
+mod serve;
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -10,7 +13,6 @@ use penfold_client::{Error as ClientError, Problem};
 use penfold_control::{ForgetError, ResolveError};
 use penfold_launch::{LaunchError, LaunchErrorKind};
 use penfold_request::{Refusal, RefusalKind};
-use penfold_server::ServeError;
 use penfold_state::log::LogError;
 use penfold_state::{StateError, error_chain, sentence_chain};
 
@@ -88,15 +90,6 @@ impl From<&LogError> for FailureKind {
         match error {
             LogError::Stranger { .. } => FailureKind::NotPermitted,
             _ => FailureKind::Other,
-        }
-    }
-}
-
-impl From<&ServeError> for FailureKind {
-    fn from(error: &ServeError) -> FailureKind {
-        match error {
-            ServeError::Runtime(source) | ServeError::Listen { source, .. } => source.into(),
-            ServeError::LoopbackToken(_) | ServeError::Token(_) => FailureKind::Usage,
         }
     }
 }
@@ -338,28 +331,6 @@ impl From<LaunchError> for Failure {
         let LaunchError { kind, sentence, cause, hint, refusal, holder, remains: _ } = error;
         let cause = cause.map(|cause| -> Box<dyn Error> { cause });
         Failure { kind: kind.into(), sentence, cause, hint, refusal, holder }
-    }
-}
-
-impl From<ServeError> for Failure {
-    fn from(error: ServeError) -> Failure {
-        let kind = FailureKind::from(&error);
-        let hint = match error {
-            ServeError::LoopbackToken(_) => {
-                Some("`--token-file FILE`, or `--insecure-no-token` to serve every local user")
-            }
-            ServeError::Token(_) => Some("`--token-file FILE`"),
-            ServeError::Runtime(_) | ServeError::Listen { .. } => None,
-        };
-        let failure = match error.source() {
-            Some(source) => Failure::new(kind, error.to_string())
-                .because(sentence_chain(source.to_string(), source.source())),
-            None => Failure::new(kind, error.to_string()),
-        };
-        match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
-        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! # Invariants
 //! - Standard output carries data, standard error carries messages.
 //! - Every failure is one sentence and has a documented exit code.
+//! - Without the feature `full` it is penfold-init: no verb that needs a server, a live view, MCP, the settings of agents, completions or
+//!   manual pages, no HTTP and no D-Bus. [`commands`] knows the names of these verbs.
 //! - A verb builds only the definitions it needs: `penfold run` adds its start time to every command it wraps.
 //!
 //! # Modules
@@ -10,6 +12,7 @@
 //! file for each verb); `foreign`, `relay`;
 //! `sandboxes`; `args`, `service_manager`, `pid_one`; `surroundings`; `config`; `failure`; `output`, `text`; `value`, `variables`, `exit_codes`.
 
+#![cfg_attr(not(feature = "full"), allow(dead_code, reason = "what only verbs of the whole penfold use"))]
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
 mod args;
@@ -47,6 +50,7 @@ fn main() -> std::process::ExitCode {
 /// Runs the verb that the command line names; returns the exit code.
 fn call() -> u8 {
     panic::install();
+    #[cfg(feature = "full")]
     if let Some(code) = commands::complete() {
         return code;
     }

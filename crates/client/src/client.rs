@@ -1,6 +1,5 @@
 //! Requests, each on a connection of its own.
 
-use std::fmt::Write as _;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
@@ -8,8 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -24,14 +21,13 @@ use tokio::runtime::{Builder, Runtime};
 pub use hyper::Method;
 
 use crate::address::ServerAddress;
-use crate::error::{Error, Problem};
+use crate::encode::encode_word;
+use crate::error::{Error, Problem, RECONNECT};
 
 /// The time limit of a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The longest answer that is read whole.
 const LONGEST: usize = 64 << 20;
-/// The time for which a client tries to reach a server that is away.
-pub const RECONNECT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to reach a server that is away.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -294,26 +290,6 @@ fn dial(name: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Encodes a word as one part of a path or query.
-pub fn encode_word(word: &str) -> String {
-    let mut text = String::with_capacity(word.len());
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    // `.` and `..` would not reach the route.
-    if word.bytes().all(|byte| byte == b'.') { text.replace('.', "%2E") } else { text }
-}
-
-/// Encodes bytes for a field of JSON.
-pub fn encode_base64(bytes: &[u8]) -> String {
-    STANDARD.encode(bytes)
-}
-
 /// Connects to a socket. A path that is too long for an address, unix(7), is reached through a descriptor of the socket.
 fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     /// The longest path of an address.
@@ -323,18 +299,4 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     }
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_is_one_part_of_a_path() {
-        for (word, expected) in
-            [("web-1.a_b", "web-1.a_b"), ("a/b?c", "a%2Fb%3Fc"), ("..", "%2E%2E"), ("é", "%C3%A9")]
-        {
-            assert_eq!(encode_word(word), expected);
-        }
-    }
 }

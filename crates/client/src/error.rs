@@ -1,11 +1,15 @@
 //! Why a request has no answer, or one that is an error.
 
 use std::io;
+use std::time::Duration;
 
 use penfold_teardown::Survivor;
 use serde::Deserialize;
 
 use crate::address::ServerAddress;
+
+/// The time for which a client tries to reach a server that is away.
+pub const RECONNECT: Duration = Duration::from_secs(10);
 
 /// A request failed.
 #[derive(Debug, thiserror::Error)]

@@ -9,8 +9,8 @@ use penfold_state::log::Stream;
 use penfold_teardown::Cause;
 use serde::Deserialize;
 
-use crate::client::{Client, RECONNECT};
-use crate::error::{Error, Problem};
+use crate::client::Client;
+use crate::error::{Error, Problem, RECONNECT};
 use crate::event_parser::{Event, Received};
 use crate::events::Events;
 

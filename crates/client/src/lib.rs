@@ -7,6 +7,8 @@
 //! - A call never hangs on a server that is gone: connections and silent streams have time limits.
 //! - A followed log is whole: after a lost connection it goes on at the next byte, or the call fails.
 //!
+//! Without the feature `http` nobody is asked: [`Client::new`] is an error that says so.
+//!
 //! # Example
 //! ```no_run
 //! use penfold_client::Client;
@@ -21,14 +23,18 @@
 //! ```
 
 mod address;
+#[cfg_attr(not(feature = "http"), path = "no_client.rs")]
 mod client;
+mod encode;
 mod error;
 mod event_parser;
+#[cfg_attr(not(feature = "http"), path = "no_events.rs")]
 mod events;
 mod follow;
 
 pub use address::{InvalidHost, ServerAddress};
-pub use client::{Client, Method, RECONNECT, encode_base64, encode_word};
-pub use error::{Error, Problem};
+pub use client::{Client, Method};
+pub use encode::{encode_base64, encode_word};
+pub use error::{Error, Problem, RECONNECT};
 pub use event_parser::{Event, EventParser, Received};
 pub use follow::{Follow, LogEnd, LogEvent, LogFrame, LogRange};

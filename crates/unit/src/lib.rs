@@ -5,11 +5,13 @@
 //! - [`take_scope`] — a scope for a process, from its manager.
 //!
 //! Invariants: no manager is believed, so [`take_scope`] returns a scope only if the kernel shows the process in its cgroup. D-Bus is
-//! spoken by a child process that is killed at the deadline: the caller has no runtime and no threads.
+//! spoken by a child process that is killed at the deadline: the caller has no runtime and no threads. Without the feature `dbus` nobody is asked:
+//! [`take_scope`] is an error that says so.
 
 mod ask;
 mod bounded_child;
 mod caller;
+#[cfg_attr(not(feature = "dbus"), path = "no_conversation.rs")]
 mod conversation;
 mod manager;
 mod scope;

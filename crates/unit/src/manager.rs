@@ -50,6 +50,7 @@ impl Buses {
         address
     }
 
+    #[cfg(feature = "dbus")]
     pub(crate) fn of(&self, manager: ServiceManager) -> &[String] {
         match manager {
             ServiceManager::User => &self.user,

@@ -6,16 +6,16 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 
-use clap::error::{Error, ErrorKind};
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
-use super::{INTERNAL_VERBS, VERBS, define, find};
+use super::{INTERNAL_VERBS, define, find, is_lacking, verbs};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
 use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::output::{self, Colour};
 
 /// Shown below the list of commands.
@@ -33,6 +33,9 @@ Examples:
       run a command on a server, `penfold serve`
 
 Topics: penfold help exit-codes, penfold help guarantees, penfold help remote";
+
+/// How to get the whole penfold.
+const WHOLE: &str = "`cargo install --locked --path crates/cli` in its sources builds it";
 
 /// A parsed command line.
 pub(crate) struct Call {
@@ -150,8 +153,23 @@ pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>)
             output::message(&if coloured { text.ansi().to_string() } else { text.to_string() });
             exit_codes::USAGE
         }
-        _ => usage::failure(error, verb).report(colour.wanted(&io::stderr())),
+        _ => {
+            let failure = lacking(error).unwrap_or_else(|| usage::failure(error, verb));
+            failure.report(colour.wanted(&io::stderr()))
+        }
     }
+}
+
+/// Says where a verb is that this build lacks.
+fn lacking(error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    is_lacking(name).then(|| lacking_verb(name))
+}
+
+/// The failure for a verb that only the whole penfold has.
+pub(super) fn lacking_verb(name: &str) -> Failure {
+    let sentence = format!("`{name}` is not in penfold-init; the whole penfold has it: {WHOLE}");
+    Failure::new(FailureKind::Usage, sentence)
 }
 
 fn rendered(error: &clap::Error, coloured: bool) -> String {
@@ -201,7 +219,7 @@ pub(super) fn root() -> Command {
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .args_override_self(true);
-    VERBS.iter().fold(root, |root, verb| root.subcommand(command(verb)))
+    verbs().fold(root, |root, verb| root.subcommand(command(verb)))
 }
 
 fn command(verb: &'static Verb) -> Command {

@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use super::{VERBS, help};
+use super::{help, verbs};
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
@@ -103,7 +103,7 @@ fn root() -> Command {
     let with_flags = |command: Command| Global::augment_args(command).args_override_self(true);
     let root =
         with_flags(Command::new("penfold")).version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
-    VERBS.iter().fold(root, |root, verb| {
+    verbs().fold(root, |root, verb| {
         // The derive sets `about`, too.
         let command = (verb.define)(Command::new(verb.name)).about(verb.about);
         let command = command.visible_aliases(verb.aliases.iter().copied());
@@ -170,7 +170,7 @@ fn filters() -> Vec<CompletionCandidate> {
 
 /// Commands and topics of `help`.
 fn topics() -> Vec<CompletionCandidate> {
-    let verbs = VERBS.iter().map(|verb| CompletionCandidate::new(verb.name).help(Some(verb.about.into())));
+    let verbs = verbs().map(|verb| CompletionCandidate::new(verb.name).help(Some(verb.about.into())));
     verbs.chain(help::TOPICS.iter().map(CompletionCandidate::new)).collect()
 }
 

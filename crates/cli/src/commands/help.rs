@@ -129,6 +129,7 @@ fn help(global: &Global, args: &HelpArgs) -> Result<u8, Failure> {
         Some(word) => match (topic(word), super::find(word)) {
             (Some(text), _) => text,
             (None, Some(verb)) => command_help(global, Some(verb))?,
+            (None, None) if super::is_lacking(word) => return Err(command_line::lacking_verb(word)),
             (None, None) => {
                 let sentence = format!("no command or topic is called `{word}`");
                 let (last, topics) = TOPICS.split_last().unwrap_or((&"", &[]));

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::command_line::{Call, parse, parse_verb, root};
 use super::run::RunArgs;
-use super::{VERBS, find, run};
+use super::{find, run, verbs};
 use crate::args::usage::{self, read};
 use crate::args::verb::Global;
 use crate::output::Colour;
@@ -37,7 +37,7 @@ fn definitions_hold_together() {
     let mut root = root();
     root.build();
     root.clone().debug_assert();
-    for verb in VERBS {
+    for verb in verbs() {
         let command = root.find_subcommand(verb.name).unwrap_or_else(|| panic!("{}", verb.name));
         assert!(command.get_after_help().is_some() && command.get_long_about().is_some(), "{}", verb.name);
         assert!((2..=7).contains(&verb.examples.len()), "{}", verb.name);
@@ -58,7 +58,7 @@ fn internal_verbs_are_read_and_not_shown() {
 
 #[test]
 fn examples_of_the_help_are_understood() {
-    for verb in VERBS {
+    for verb in verbs() {
         for (example, _) in verb.examples {
             let line: Vec<&str> =
                 example.split(['|', '>', '&']).next().unwrap_or("").split_whitespace().collect();

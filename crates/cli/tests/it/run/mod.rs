@@ -22,6 +22,7 @@ pub mod launcher;
 mod limits;
 mod nested;
 mod outside;
+mod penfold_init;
 mod proc;
 mod promptness;
 mod records;
