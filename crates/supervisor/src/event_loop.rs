@@ -27,7 +27,7 @@ use crate::launch::PendingLeader;
 use crate::left_behind::Genealogy;
 use crate::outcome::{ExitStatus, StartFailure};
 use crate::policy::Policy;
-use crate::poll::{CLOSE_INHERITED_DELAY, poll_or_pause};
+use crate::poll::poll_or_pause;
 use crate::restart;
 use crate::sandbox_parts::SandboxKind;
 use crate::supervision::{Supervision, has_ended};
@@ -58,6 +58,10 @@ pub(crate) struct EventLoop {
     /// The launcher was asked to stop together with the leader.
     suspended: bool,
 }
+
+/// The age of a command at which the supervisor closes the descriptors meant for the command. Most commands end earlier
+/// and save the work.
+const CLOSE_INHERITED_DELAY: Duration = Duration::from_millis(5);
 
 /// The results of one poll(2), by source.
 #[expect(clippy::struct_excessive_bools, reason = "one for each descriptor that is polled")]

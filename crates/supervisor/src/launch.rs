@@ -230,8 +230,7 @@ impl PendingLeader {
                 InitMessage::Ended(exit) => Some(LeaderEvent::Ended(exit.into())),
                 InitMessage::Stopped(signal) => Some(LeaderEvent::Stopped(signal)),
                 InitMessage::Continued => Some(LeaderEvent::Continued),
-                InitMessage::Refused(reason) => Some(LeaderEvent::Failed(StartFailure::Other(reason))),
-                InitMessage::Ready | InitMessage::Cloned => None,
+                InitMessage::Ready | InitMessage::Refused(_) => None,
             })),
         }
     }

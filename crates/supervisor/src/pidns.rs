@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use penfold_sys::child::{self, PeekResult};
 use penfold_sys::launch::{Namespaces, Program, ReleaseResult, launch_program};
@@ -17,7 +16,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::ipc;
 use crate::pidns_protocol::{InitMessage, RELEASE};
-use crate::poll::{CLOSE_INHERITED_DELAY, poll_or_pause};
+use crate::poll::poll_or_pause;
 use crate::signals::CHILD;
 use crate::terminal::own_group::lead_foreground_group;
 
@@ -52,8 +51,6 @@ fn run_init(
     // Set first, before any message: init must die with the supervisor.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot set the parent death signal: {error}"))?;
-    // The supervisor verifies the membership of this process, and releases the leader, while this process makes both.
-    send(link, &InitMessage::Ready)?;
     let kept: Vec<_> =
         program.given().into_iter().chain([link.as_fd()]).chain(terminal.as_ref().map(AsFd::as_fd)).collect();
     penfold_sys::descriptors::make_room(&kept).map_err(failed("close descriptors"))?;
@@ -65,7 +62,10 @@ fn run_init(
         ipc::furnish_ipc_namespace()?;
     }
     let launched = launch_program(program, None, None).map_err(failed("clone a process"))?;
-    send(link, &InitMessage::Cloned)?;
+    if !launched.ready().map_err(failed("hear from the cloned process"))? {
+        return Err("the cloned process died".to_owned());
+    }
+    send(link, &InitMessage::Ready)?;
     let mut go = [0_u8; RELEASE.len()];
     if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, length)) if length == go.len())
     {
@@ -76,9 +76,6 @@ fn run_init(
         let _ = lead_foreground_group(&terminal, Some(launched.pid()));
     }
     launched.release().map_err(failed("start the command"))?;
-    if !launched.ready().map_err(failed("hear from the cloned process"))? {
-        return Err("the cloned process died".to_owned());
-    }
     let _ = poll_or_pause(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
     let outcome = match launched.outcome() {
         Ok(Some(ReleaseResult::Failed(failure))) => InitMessage::Failed(failure),
@@ -91,6 +88,8 @@ fn run_init(
         penfold_sys::schedule::leave_idle();
     }
     program.close_given();
+    let _ = penfold_sys::descriptors::drop_inherited();
+    penfold_sys::memory::drop_unneeded_pages();
     reap_for_ever(link, leader)
 }
 
@@ -98,7 +97,6 @@ fn run_init(
 /// process. If init exited itself, its exit could be taken for the leader's.
 fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), String> {
     let signals = SignalFd::open(&SignalSet::of([CHILD])).map_err(|error| error.to_string())?;
-    let mut close_at = Instant::now().checked_add(CLOSE_INHERITED_DELAY);
     loop {
         while let PeekResult::Ended(pid, exit) = child::peek_child().map_err(|error| error.to_string())? {
             let _ = child::reap_child(pid);
@@ -107,23 +105,8 @@ fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), Str
             }
         }
         send_stops(link, leader);
-        wait_for_child(&signals, &mut close_at);
+        let _ = poll_or_pause(&mut [PollFd::new(&signals, PollFlags::IN)], None);
         while let Ok(Some(_)) = signals.take() {}
-    }
-}
-
-/// Waits for a signal, and meanwhile closes what is meant for the command once that is due: most commands end earlier.
-fn wait_for_child(signals: &SignalFd, close_at: &mut Option<Instant>) {
-    let mut fds = [PollFd::new(signals, PollFlags::IN)];
-    let left = close_at.map(|at| at.saturating_duration_since(Instant::now()));
-    let polled = poll_or_pause(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref());
-    if close_at.take_if(|at| *at <= Instant::now()).is_some() {
-        let _ = penfold_sys::descriptors::drop_inherited();
-        penfold_sys::memory::drop_unneeded_pages();
-        if !matches!(polled, Ok(1..)) {
-            // Polls again at once: other code would fault its dropped pages back in.
-            let _ = poll_or_pause(&mut fds, None);
-        }
     }
 }
 

@@ -9,10 +9,8 @@ use penfold_sys::launch::{LaunchFailure, LaunchStep};
 /// A message of our init.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// Our init lives: it did not die at its birth. The leader is not there yet.
+    /// The leader waits for its release.
     Ready,
-    /// The leader is cloned, and executes its program once it is released.
-    Cloned,
     /// The leader cannot be created, with the reason as a sentence; our init then exits.
     Refused(String),
     /// The leader executes its program.
@@ -35,7 +33,6 @@ pub(crate) const RELEASE: &[u8] = b"g";
 pub(crate) const MAX_MESSAGE_BYTES: usize = 512;
 
 const READY: u8 = b'r';
-const CLONED: u8 = b'l';
 const REFUSED: u8 = b'!';
 const RUNNING: u8 = b's';
 const NO_DIRECTORY: u8 = b'd';
@@ -52,7 +49,6 @@ impl InitMessage {
         let (letter, number) = match self {
             InitMessage::Refused(reason) => return [&[REFUSED], reason.as_bytes()].concat(),
             InitMessage::Ready => (READY, 0),
-            InitMessage::Cloned => (CLONED, 0),
             InitMessage::Running => (RUNNING, 0),
             InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno }) => {
                 (NO_DIRECTORY, *errno)
@@ -75,7 +71,6 @@ impl InitMessage {
         let number = || rest.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
         Some(match *letter {
             READY => InitMessage::Ready,
-            CLONED => InitMessage::Cloned,
             REFUSED => InitMessage::Refused(String::from_utf8_lossy(rest).into_owned()),
             RUNNING => InitMessage::Running,
             NO_DIRECTORY => {
@@ -100,7 +95,6 @@ mod tests {
     fn messages_are_read_as_they_were_sent() {
         for message in [
             InitMessage::Ready,
-            InitMessage::Cloned,
             InitMessage::Refused("cannot map the user".to_owned()),
             InitMessage::Running,
             InitMessage::Failed(LaunchFailure { step: LaunchStep::Directory, errno: 2 }),

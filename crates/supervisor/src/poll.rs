@@ -1,13 +1,7 @@
 //! Waits with poll(2), in processes that live as long as their sandbox.
 
-use std::time::Duration;
-
 use rustix::event::{PollFd, Timespec};
 use rustix::io::{Errno, Result};
-
-/// The age of a command at which the supervisor, and our init in a pid namespace, close the descriptors meant for the command. Most
-/// commands end earlier and save the work.
-pub(crate) const CLOSE_INHERITED_DELAY: Duration = Duration::from_millis(5);
 
 /// The pause after a failed poll(2).
 const FAILURE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

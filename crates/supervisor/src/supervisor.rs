@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process};
 use penfold_state::state::Status;
@@ -11,14 +10,12 @@ use penfold_sys::schedule;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
 use penfold_teardown::{Cause, Completion, Level, MemberScope, Teardown};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Signal, getpid, setsid};
 
 use crate::event_loop::{EventLoop, LeaderSource};
 use crate::jail::{JailLeader, find_jail};
 use crate::launch::{self, Interruption, JoinMethod, LaunchWatch, PendingLeader, ReleaseError};
 use crate::outcome::StartFailure;
-use crate::poll::poll_or_pause;
 use crate::sandbox_parts::{SandboxKind, SandboxParts};
 use crate::setup::Setup;
 use crate::signals;
@@ -240,9 +237,6 @@ fn supervise(
             status = Status::Stopping;
         }
         LeaderState::Starting(cloned) => {
-            if of_init {
-                await_clone(&parts, &cloned, standby.as_ref(), signals.as_ref());
-            }
             let pidfd = cloned.pidfd();
             leader = Some(leader_of_child(&mut teardown, cloned.pid(), of_init, pidfd));
             link = Some(cloned);
@@ -287,36 +281,6 @@ fn complete_stop_program(parts: &SandboxParts, leader: Option<Pid>) -> Option<Co
         Ok(())
     }))
 }
-
-/// Waits until our init has cloned the released leader, or tells why not. An event that may end the sandbox shortens the wait: an
-/// init that is frozen meanwhile delays no end.
-fn await_clone(
-    parts: &SandboxParts,
-    cloned: &PendingLeader,
-    standby: Option<&OwnedFd>,
-    signals: Option<&SignalFd>,
-) {
-    let left = parts.first_deadline().map(|at| at.saturating_duration_since(Instant::now()));
-    let most = left.map_or(CLONE_TIMEOUT, |left| left.min(CLONE_TIMEOUT));
-    let link = || PollFd::from_borrowed_fd(cloned.link(), PollFlags::IN);
-    let others = [
-        standby.map(AsFd::as_fd),
-        signals.map(AsFd::as_fd),
-        Some(parts.setup.channel.as_fd()),
-        parts.setup.launcher.as_ref().map(AsFd::as_fd),
-    ];
-    let mut fds = vec![link()];
-    fds.extend(others.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let _ = poll_or_pause(&mut fds, Timespec::try_from(most).ok().as_ref());
-    if fds.first().is_some_and(|link| link.revents().is_empty()) {
-        // Usually the clone is a matter of microseconds.
-        let _ = poll_or_pause(&mut [link()], Timespec::try_from(CLONE_REST).ok().as_ref());
-    }
-}
-
-/// The time that the clone of a released leader may take, and what is left of it after an event.
-const CLONE_TIMEOUT: Duration = Duration::from_secs(1);
-const CLONE_REST: Duration = Duration::from_millis(50);
 
 /// Returns the leader's pid and pidfd: of this child, or of the child below if this child is our init.
 fn leader_of_child(
