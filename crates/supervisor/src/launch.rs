@@ -200,11 +200,8 @@ impl PendingLeader {
         match self {
             PendingLeader::Direct(launched) => launched.release(),
             PendingLeader::Namespaced { link, .. } => {
-                match rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL) {
-                    // An init that has gone already has said why: its message is still to be read.
-                    Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
+                rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL)?;
+                Ok(())
             }
         }
     }
