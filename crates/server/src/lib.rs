@@ -8,7 +8,6 @@
 //! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
-//! - [`shared_stream`] — one thread for all that follow the same.
 //!
 //! Invariants:
 //! - The server owns nothing. It may be killed at any moment; sandboxes, sessions, logs and exit codes stay as they are.
@@ -49,7 +48,6 @@ mod refusal;
 pub mod sent_body;
 mod serve;
 pub mod sessions;
-pub mod shared_stream;
 mod timed_body;
 mod timed_stream;
 mod tokens;

@@ -2,7 +2,6 @@
 
 use std::path::Path as FsPath;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -17,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::{Path, Query};
-use crate::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
+use crate::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -43,13 +42,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn logs(
     State(app): State<AppState>,
-    Extension(feeds): Extension<LogFeeds>,
     Path((id, number)): Path<(String, u32)>,
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
     let open = move |root: &FsPath, from: LogFrom| source(find_record(root, &id)?, number, from);
-    log_answer::answer((app, feeds), query, headers, open).await
+    log_answer::answer(app, query, headers, open).await
 }
 
 fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {

@@ -4,7 +4,6 @@ mod confined;
 mod endings;
 mod execs;
 mod files;
-mod followers;
 mod gc;
 mod input;
 mod logs;
