@@ -5,7 +5,7 @@
 /// The phase of a sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The leader has not executed its program yet.
+    /// The leader may execute its program at any moment, and is not seen to run it yet.
     Starting,
     /// The leader runs.
     Running,
@@ -67,15 +67,12 @@ pub enum Action {
 pub fn step_lifecycle(phase: Phase, event: LifecycleEvent) -> (Phase, Action) {
     match (phase, event) {
         (Phase::Starting, LifecycleEvent::Started) => (Phase::Running, Action::Nothing),
-        // Without a program, nothing can honour a polite signal.
         (
             Phase::Starting,
-            LifecycleEvent::StartFailed
-            | LifecycleEvent::LeaderExited
-            | LifecycleEvent::LeaderLeft
-            | LifecycleEvent::StopRequested
-            | LifecycleEvent::KillRequested,
+            LifecycleEvent::LeaderExited | LifecycleEvent::LeaderLeft | LifecycleEvent::KillRequested,
         )
+        // Without a program, nothing can honour a polite signal.
+        | (Phase::Starting | Phase::Stopping, LifecycleEvent::StartFailed)
         // Members that outlive the leader are killed without a grace.
         | (Phase::Running, LifecycleEvent::LeaderExited | LifecycleEvent::KillRequested)
         | (Phase::Lingering | Phase::Stopping, LifecycleEvent::KillRequested | LifecycleEvent::GraceOver) => {
@@ -84,9 +81,9 @@ pub fn step_lifecycle(phase: Phase, event: LifecycleEvent) -> (Phase, Action) {
         (Phase::Running, LifecycleEvent::LeaderLeft) | (Phase::Lingering, LifecycleEvent::Look) => {
             (Phase::Lingering, Action::Linger)
         }
-        (Phase::Running | Phase::Lingering, LifecycleEvent::StopRequested) | (Phase::Stopping, LifecycleEvent::Look) => {
-            (Phase::Stopping, Action::Ask)
-        }
+        // The program may run already: the supervisor sees that a moment later.
+        (Phase::Starting | Phase::Running | Phase::Lingering, LifecycleEvent::StopRequested)
+        | (Phase::Stopping, LifecycleEvent::Look) => (Phase::Stopping, Action::Ask),
         (Phase::Killing | Phase::Stuck, LifecycleEvent::Look) => (phase, Action::Kill),
         (Phase::Killing, LifecycleEvent::PatienceOver) => (Phase::Stuck, Action::Report),
         (
@@ -104,7 +101,11 @@ pub fn step_lifecycle(phase: Phase, event: LifecycleEvent) -> (Phase, Action) {
         )
         | (
             Phase::Running | Phase::Lingering | Phase::Stopping | Phase::Killing | Phase::Stuck,
-            LifecycleEvent::Started | LifecycleEvent::StartFailed,
+            LifecycleEvent::Started,
+        )
+        | (
+            Phase::Running | Phase::Lingering | Phase::Killing | Phase::Stuck,
+            LifecycleEvent::StartFailed,
         )
         | (Phase::Lingering, LifecycleEvent::LeaderExited | LifecycleEvent::LeaderLeft | LifecycleEvent::PatienceOver)
         // A second stop request changes nothing: a client that wants more requests a kill.
@@ -155,6 +156,15 @@ mod tests {
             assert!(matches!(next, Phase::Killing | Phase::Stuck | Phase::Gone), "{phase:?} -> {next:?}");
             assert_ne!(action, Action::Ask);
         }
+    }
+
+    /// spec: 1.2
+    #[test]
+    fn a_stop_during_the_start_is_polite_until_the_start_fails() {
+        let (stopping, action) = step_lifecycle(Phase::Starting, LifecycleEvent::StopRequested);
+        assert_eq!((stopping, action), (Phase::Stopping, Action::Ask));
+        assert_eq!(step_lifecycle(stopping, LifecycleEvent::Started), (Phase::Stopping, Action::Nothing));
+        assert_eq!(step_lifecycle(stopping, LifecycleEvent::StartFailed), (Phase::Killing, Action::Kill));
     }
 
     /// spec: 2.1

@@ -69,8 +69,11 @@ impl EventLoop {
             Interruption::Standby => self.sandbox.decide(|policy| policy.kill(Cause::Supervisor)),
             Interruption::Requested(request) => self.sandbox.handle_launcher(request),
         };
-        let event = event.or_else(|| self.sandbox.decide(|policy| policy.kill(Cause::Owner)));
-        self.due = event.or(Some(LifecycleEvent::KillRequested));
+        if event.is_none() {
+            let _ = self.sandbox.decide(|policy| policy.kill(Cause::Owner));
+        }
+        // A stop is a kill here: a leader that waits for its release takes no polite signal.
+        self.due = Some(LifecycleEvent::KillRequested);
     }
 
     /// Receives an event of the leader over the link.

@@ -198,6 +198,28 @@ fn detached_sandbox_whose_id_cannot_be_written_is_ended() {
     env.assert_nothing_left();
 }
 
+/// Our init says half a second late that the command runs.
+/// spec: 1.2
+#[test]
+fn stop_before_the_supervisor_sees_the_command_run_gives_the_grace() {
+    if !has_strace() {
+        return;
+    }
+    let env = TestEnv::new();
+    if !env.levels().contains(&Level::Pidns) {
+        return;
+    }
+    let script = "trap 'exit 7' TERM; touch up; while :; do sleep 0.1; done";
+    let words = ["--contain", "pidns", "--grace", "60s", "--", "sh", "-c", script];
+    let late = "inject=sendto:delay_enter=500000:when=3";
+    let running = Running::start(&mut failing(&env.run_command(words), &["-f", "-e", late]));
+    wait_until("the command runs", || env.path("work/up").is_file());
+    let launcher = children(running.pid()).into_iter().find_map(Process::find).expect("a launcher");
+    launcher.signal(Signal::TERM);
+    running.finish().with_code(7);
+    env.assert_nothing_left();
+}
+
 /// spec: 8.2
 #[test]
 fn lost_word_of_our_init_makes_no_exit_code() {
