@@ -59,8 +59,8 @@ penfold-init *TARGET:
     scripts/penfold-init {{TARGET}}
 
 # Writes anew which functions lie side by side in the release binary.
-symbol-order:
-    scripts/symbol-order
+symbol-order *ARGS:
+    scripts/symbol-order {{ARGS}}
 
 # Builds the packages for Python, npm and Debian, and the files of a container image, into target/dist.
 dist *TARGET:

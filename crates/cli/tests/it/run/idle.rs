@@ -86,37 +86,3 @@ fn memory_of_all_our_processes_is_less_than_a_mebibyte() {
     }
     env.assert_nothing_left();
 }
-
-/// The functions that a start executes lie side by side, so that they are a few pages of the program. Without an order, a start takes
-/// about 300 page faults. On one processor: a page that another processor maps at this moment is left out when its neighbours are
-/// mapped, and takes a fault of its own.
-#[test]
-fn a_start_takes_few_page_faults() {
-    if has_debug_assertions() {
-        return skip("only the release build is as small as promised");
-    }
-    let env = TestEnv::new();
-    let mut processors = rustix::thread::sched_getaffinity(None).unwrap();
-    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&number| processors.is_set(number)).unwrap();
-    processors.clear();
-    processors.set(first);
-    rustix::thread::sched_setaffinity(None, &processors).unwrap();
-    let faults = || {
-        let before = faults_of_children();
-        env.run(["true"]).with_code(0);
-        faults_of_children() - before
-    };
-    // The first run reads the program from the disk.
-    let least = (0..10).map(|_| faults()).min().unwrap();
-    assert!(
-        least <= 250,
-        "{least} page faults; `scripts/symbol-order` writes the order of the functions anew"
-    );
-    env.assert_nothing_left();
-}
-
-/// The page faults of all processes that this one has reaped, and that they had reaped: `cminflt` of proc(5).
-fn faults_of_children() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    stat.rsplit(") ").next().unwrap().split(' ').nth(8).unwrap().parse().unwrap()
-}

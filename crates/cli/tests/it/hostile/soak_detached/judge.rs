@@ -177,7 +177,10 @@ impl Client<'_> {
             match rows.iter().find(|row| row["id"].as_str() == Some(id)) {
                 // Without record and leaf there is its marker, which is looked for by those who ask for this id.
                 None if self.is_markers_alone(id) => {}
-                None => self.wrong(&words, &format!("{id} is alive and not listed"), &answer),
+                None => {
+                    let known = format!("{:?}", self.fixture.model().known.get(id));
+                    self.wrong(&words, &format!("{id} is alive and not listed: {known}"), &answer);
+                }
                 Some(row) if !ALIVE.contains(&row["status"].as_str().unwrap_or_default()) => {
                     let quiet = Answer { out: row.to_string(), err: String::new(), ..answer };
                     return self.wrong(&words, &format!("{id} is alive"), &quiet);
