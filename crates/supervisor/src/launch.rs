@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use penfold_cgroup::Leaf;
 use penfold_process::Pid;
-use penfold_sys::ForkSide;
 use penfold_sys::launch::{Launch, LaunchFailure, LaunchStep, ReleaseResult, launch_program};
+use penfold_sys::{ForkSide, schedule};
 use penfold_teardown::Level;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -127,7 +127,10 @@ pub(crate) fn is_ready(
     parts: &SandboxParts,
     watch: &mut LaunchWatch<'_>,
 ) -> Result<bool, ReleaseError> {
-    watch.until_readable(&parts.setup, starting.link())?;
+    let link = starting.link();
+    if !schedule::is_seen_soon(|| is_readable(link)) {
+        watch.until_readable(&parts.setup, link)?;
+    }
     match starting {
         PendingLeader::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
         PendingLeader::Namespaced { .. } => match starting.recv() {
@@ -159,6 +162,11 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<PendingLea
             Ok(PendingLeader::Namespaced { init, link })
         }
     }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&NOW)), Ok(1..))
 }
 
 fn other(act: &str, error: &dyn std::fmt::Display) -> StartFailure {

@@ -24,6 +24,7 @@ use rustix::process::{Pid, Signal};
 pub use self::error::LauncherError;
 use self::exit::{command_succeeded, still_living};
 pub(crate) use self::hangup::watches_hangup;
+use self::orphans::Sweep;
 use self::progress::DueAction;
 pub use self::progress::LauncherProgress;
 pub(crate) use self::settings::{InterruptMeaning, LauncherSettings};
@@ -49,8 +50,7 @@ pub struct Launcher {
     pending: VecDeque<Request>,
     /// A send failed for lack of kernel memory; it is retried after [`RETRY_DELAY`].
     no_memory: bool,
-    /// The child that cleans up other sandboxes, if children of this process may become members.
-    sweeper: Option<Pid>,
+    sweep: Sweep,
     /// The reason why the sandbox cannot be waited for and is ended.
     broken: Option<String>,
 }
@@ -59,7 +59,7 @@ pub struct Launcher {
 #[derive(Debug)]
 pub enum DetachedStart {
     /// The command runs. The sandbox ends with this process until [`Launcher::detach`].
-    Running(Launcher),
+    Running(Box<Launcher>),
     /// The sandbox has ended, and its id was never printed.
     Over(Box<Outcome>),
 }
@@ -159,7 +159,7 @@ impl Launcher {
             passed_on_shown: false,
             pending,
             no_memory: false,
-            sweeper: None,
+            sweep: Sweep::Due,
             broken,
         }
     }
@@ -217,7 +217,7 @@ impl Launcher {
     /// When the outcome is unknown. Everything that could be ended has been ended.
     pub fn wait_running(mut self) -> Result<DetachedStart, LauncherError> {
         match self.follow(|_| false, true) {
-            Ok(FollowResult::Running) => Ok(DetachedStart::Running(self)),
+            Ok(FollowResult::Running) => Ok(DetachedStart::Running(Box::new(self))),
             Ok(FollowResult::Over(outcome)) => {
                 self.forget();
                 Ok(DetachedStart::Over(outcome))
@@ -257,7 +257,6 @@ impl Launcher {
         if let Some(reason) = self.broken.take() {
             return self.end_broken(reason);
         }
-        self.sweeper = self.fork_sweeper();
         let mut due = Some(DueAction::FreeMemory);
         let mut standby_dead = false;
         let mut failures = 0;
@@ -269,7 +268,7 @@ impl Launcher {
             let mut blind = false;
             match polled {
                 Ok(0) if self.no_memory => {}
-                Ok(0) => due = due.take().and_then(|action| action.act(&mut slow)),
+                Ok(0) => due = self.act(due.take(), &mut slow),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // After a failed poll(2) all sources are tried without it: giving up would end the sandbox.
                 Err(_) => blind = true,
@@ -286,9 +285,11 @@ impl Launcher {
                 failures = if received.is_err() { failures + 1 } else { 0 };
                 match received {
                     Ok(ReceiveResult::Message(Answer::Outcome(outcome))) => {
+                        self.sweep_orphans();
                         return Ok(FollowResult::Over(Box::new(self.wait_for_exit(*outcome))));
                     }
                     Ok(ReceiveResult::Message(Answer::Running)) if until_running => {
+                        self.sweep_orphans();
                         return Ok(FollowResult::Running);
                     }
                     Ok(ReceiveResult::Message(Answer::Refused(reason))) => {

@@ -16,12 +16,30 @@ use crate::poll::poll_or_pause;
 /// The time that members of other sandboxes may take to die.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The cleanup of other sandboxes, once in the life of a launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sweep {
+    /// Nobody has looked for orphaned sandboxes so far.
+    Due,
+    /// They were looked for. The child that ends them, if children of this process may become members.
+    Begun(Option<Pid>),
+}
+
 impl Launcher {
-    /// Forks a process that ends orphaned sandboxes, beside this sandbox.
+    /// Ends orphaned sandboxes, beside this sandbox; only the first call does.
+    ///
+    /// The launcher calls it when the supervisor has nothing to do for the command: once the command has run for a while, or has ended.
+    pub(super) fn sweep_orphans(&mut self) {
+        if self.sweep == Sweep::Due {
+            self.sweep = Sweep::Begun(self.fork_sweeper());
+        }
+    }
+
+    /// Forks a process that ends orphaned sandboxes.
     ///
     /// The cleanup may take long, and the caller of this sandbox must not wait for it. Returns the pid if this process
     /// must reap it.
-    pub(super) fn fork_sweeper(&self) -> Option<Pid> {
+    fn fork_sweeper(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.supervisor {
             SupervisorHandle::Direct { parts: Some(parts), .. } => {
@@ -61,7 +79,7 @@ impl Launcher {
     /// command continues the cleanup.
     pub(super) fn kill_sweeper(&mut self) {
         // The child has not been reaped, so its pid cannot be reused.
-        if let Some(pid) = self.sweeper.take()
+        if let Sweep::Begun(Some(pid)) = std::mem::replace(&mut self.sweep, Sweep::Begun(None))
             && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
         {
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);

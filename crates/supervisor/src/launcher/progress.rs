@@ -46,7 +46,7 @@ impl DueAction {
     }
 
     /// Acts, and returns the action that is due next. `slow` tells whether a person reads the progress.
-    pub(super) fn act(self, slow: &mut impl FnMut(LauncherProgress) -> bool) -> Option<DueAction> {
+    fn act(self, slow: &mut impl FnMut(LauncherProgress) -> bool) -> Option<DueAction> {
         match self {
             DueAction::FreeMemory => {
                 penfold_sys::memory::drop_unneeded_pages();
@@ -69,6 +69,16 @@ impl LauncherProgress {
 }
 
 impl Launcher {
+    /// Acts after a time without events, and returns the action that is due next.
+    pub(super) fn act(
+        &mut self,
+        due: Option<DueAction>,
+        slow: &mut impl FnMut(LauncherProgress) -> bool,
+    ) -> Option<DueAction> {
+        self.sweep_orphans();
+        due.and_then(|action| action.act(slow))
+    }
+
     /// Handles an answer about the end; returns the action that is due some time after the answer. `due` is the one until now.
     pub(super) fn progress_after(&mut self, answer: &Answer, due: Option<DueAction>) -> Option<DueAction> {
         match answer {
