@@ -10,6 +10,7 @@ mod sandbox_ref;
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use penfold_process::Pid;
@@ -229,6 +230,13 @@ impl Resolver {
         Ok(ids)
     }
 
+    /// Prepares for descriptors of so many records, before threads open them.
+    pub(crate) fn reserve_descriptors(&self, count: usize) {
+        if let Some(registry) = self.registry() {
+            penfold_sys::descriptors::reserve(registry.as_fd(), count);
+        }
+    }
+
     fn unreadable(&self, word: &str, error: &dyn std::error::Error, kind: io::ErrorKind) -> ResolveError {
         let why = format!("{} (below `{}`)", error_chain(error), self.root.display());
         ResolveError::Unreadable { word: word.to_owned(), why, kind }
@@ -403,6 +411,13 @@ impl Resolver {
 
     /// Returns the ids of all leaves, and of the sockets and survivors below this state root.
     fn traces(&self) -> Vec<String> {
+        if self.registry().is_some_and(Registry::is_crowded) {
+            // Each of the two takes long beside many sandboxes.
+            std::thread::scope(|scope| {
+                let _ = std::thread::Builder::new().spawn_scoped(scope, || self.fingerprints.leaves());
+                self.fingerprints.sockets();
+            });
+        }
         let sockets =
             self.fingerprints.sockets().found().keys().filter(|id| self.fingerprints.has_socket(id));
         let survivors = self.fingerprints.survivors().found().keys();

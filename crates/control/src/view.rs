@@ -234,12 +234,15 @@ pub fn count_living(root: &Path) -> io::Result<usize> {
     Ok(on_all_processors(&resolver.record_names()?, count).into_iter().sum())
 }
 
+/// A sandbox with its view. Boxed: a view is large, and sorting moves each many times.
+type SeenSandbox = Box<(SandboxRef, SandboxView)>;
+
 /// A sandbox in a list.
 enum ListedSandbox {
     /// The sandbox with this id has ended, and the list is one of living sandboxes.
     Over(String),
     /// The sandbox is observed.
-    Seen(Box<(SandboxRef, SandboxView)>),
+    Seen(SeenSandbox),
 }
 
 /// Like [`list_views`], each with the traces by which it was found.
@@ -250,17 +253,19 @@ pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(Sandb
     resolver.check()?;
     let (mut found, mut over) = (Vec::new(), HashSet::new());
     let look = |id: &String| look_for_list(resolver, id, all);
-    let looks = on_all_processors(&resolver.ids()?, |some| some.iter().filter_map(look).collect::<Vec<_>>());
+    let ids = resolver.ids()?;
+    resolver.reserve_descriptors(ids.len());
+    let looks = on_all_processors(&ids, |some| some.iter().filter_map(look).collect::<Vec<_>>());
     for listed in looks.into_iter().flatten() {
         match listed {
-            ListedSandbox::Seen(seen) => found.push(*seen),
+            ListedSandbox::Seen(seen) => found.push(seen),
             ListedSandbox::Over(id) => drop(over.insert(id)),
         }
     }
     found.extend(unnoticed::search_unnoticed(resolver, &found, &over)?);
     derive_status::look_again(resolver, &mut found);
-    found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
-    Ok(found)
+    found.sort_by(|one, other| (one.1.started_at_ms, &one.1.id).cmp(&(other.1.started_at_ms, &other.1.id)));
+    Ok(found.into_iter().map(|seen| *seen).collect())
 }
 
 /// Finds and observes one sandbox of a list; `None` when it is not in the list, or has gone meanwhile.

@@ -315,6 +315,12 @@ impl Registry {
         Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), PRIVATE)?)
     }
 
+    /// Tells whether there are so many records that a look at each is worth a thread. An estimate: not each file system counts the
+    /// directories in a directory.
+    pub fn is_crowded(&self) -> bool {
+        rustix::fs::fstat(&self.dir).is_ok_and(|stat| stat.st_nlink > 100)
+    }
+
     /// Tells whether there is a record of this name, with or without a supervisor.
     pub fn holds(&self, name: &str) -> bool {
         !matches!(rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))

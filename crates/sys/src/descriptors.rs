@@ -85,6 +85,16 @@ pub fn has_room(of: BorrowedFd<'_>, count: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes the descriptor table of this process large enough for `count` descriptors, for a call that is about to open many. A failure
+/// changes nothing.
+///
+/// A table grows by doubling. In a process with threads each growth waits until all processors have left what they do
+/// (`synchronize_rcu` in `expand_fdtable`, fs/file.c), for 10 to 20 ms.
+pub fn reserve(of: BorrowedFd<'_>, count: usize) {
+    let least = RawFd::try_from(count).unwrap_or(RawFd::MAX);
+    drop(rustix::io::fcntl_dupfd_cloexec(of, least));
+}
+
 /// Closes descriptors that a fork does not need, if the limit leaves little room for more.
 ///
 /// The function closes every close-on-exec descriptor but `kept`. Values that own a closed descriptor must never be

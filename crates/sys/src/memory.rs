@@ -1,6 +1,6 @@
 //! Unmaps memory that a waiting process does not need.
 
-/// Returns free memory of the heap to the kernel, and unmaps the pages of this program's code and constants; the next use
+/// Returns free memory of the heap and of the stack to the kernel, and unmaps the pages of this program's code and constants; the next use
 /// brings those back from the page cache.
 ///
 /// A supervisor that sleeps for hours would count as large only because of code that will not run again, and of the memory
@@ -11,7 +11,31 @@ pub fn drop_unneeded_pages() {
     unsafe {
         libc::malloc_trim(0)
     };
+    drop_unused_stack();
     drop_text_pages();
+}
+
+/// Returns the pages of the stack that earlier, deeper calls have used.
+#[inline(never)]
+fn drop_unused_stack() {
+    /// The frames of this function and of madvise(3).
+    const FRAMES: usize = 4096;
+    const DEPTH: usize = 256 * 1024;
+    /// The kernel keeps at least 128 MiB free below the stack of a program's first thread: `mmap_base` in mm/util.c.
+    const OWN: usize = 64 * 1024 * 1024;
+    let marker = 0_u8;
+    let here = std::hint::black_box(&raw const marker).addr();
+    // SAFETY: reads the auxiliary vector.
+    let top = usize::try_from(unsafe { libc::getauxval(libc::AT_RANDOM) }).unwrap_or(0);
+    // Another thread, or a fork of one, has its stack among other mappings.
+    if top.checked_sub(here).is_none_or(|used| used > OWN) {
+        return;
+    }
+    let end = here.saturating_sub(FRAMES) & !4095;
+    let start = std::ptr::with_exposed_provenance_mut(end.saturating_sub(DEPTH));
+    // SAFETY: below this frame the stack of the only thread that uses it holds nothing that lives. Where the stack does not reach so
+    // deep, nothing is mapped, and the kernel passes over the gap.
+    unsafe { libc::madvise(start, DEPTH, libc::MADV_DONTNEED) };
 }
 
 /// Only segments that are mapped read-only are dropped: no process can have written to them.

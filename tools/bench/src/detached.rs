@@ -1,4 +1,4 @@
-//! A thousand detached sandboxes: their start, their display, their end, and their output.
+//! Thousands of detached sandboxes: their start, their display, their end, and their output.
 
 mod output;
 mod peers;
@@ -32,6 +32,13 @@ pub(crate) fn sleep() {
     wait::pass(Duration::from_secs(LIFETIME.parse().unwrap_or(0)));
 }
 
+/// The verbs that look at all sandboxes, with their exit codes.
+const LOOKS: [(&str, &[&str], &[i32]); 3] = [
+    ("penfold ps", &["ps"], &[0]),
+    ("penfold ps --json", &["ps", "--json"], &[0]),
+    ("penfold doctor", &["doctor"], &[0, 1]),
+];
+
 /// The sandboxes of one state root.
 struct Herd<'t> {
     tools: &'t Tools,
@@ -43,26 +50,52 @@ struct Figures {
     count: u32,
     starts: Duration,
     print: footprint::Footprint,
-    looks: Vec<(&'static str, Samples)>,
+    /// Of each of [`LOOKS`].
+    looks: Vec<Samples>,
     stop_among: Samples,
-    stop_alone: Samples,
     killed: Duration,
 }
 
+/// The numbers of sandboxes, with the limits of their figures.
+const SIZES: [(u32, Limits); 2] = [
+    (1000, Limits { start: 3.33, ps: 30.0, doctor: 150.0, kill_all: 1000.0, pss: 1024.0 }),
+    (10_000, Limits { start: 2.86, ps: 300.0, doctor: 1000.0, kill_all: 8000.0, pss: 220.0 }),
+];
+const QUICK: [(u32, Limits); 1] =
+    [(20, Limits { start: 3.33, ps: 30.0, doctor: 150.0, kill_all: 1000.0, pss: 1024.0 })];
+
+/// Limits in milliseconds, and in KiB.
+#[derive(Clone, Copy)]
+struct Limits {
+    start: f64,
+    ps: f64,
+    doctor: f64,
+    kill_all: f64,
+    pss: f64,
+}
+
 pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
-    let count = if args.quick { 20 } else { 1000 };
-    let figures = herd(args, tools, count)?;
+    let sizes: &[(u32, Limits)] = if args.quick { &QUICK } else { &SIZES };
+    let sizes: Vec<_> =
+        sizes.iter().filter(|(count, _)| args.size.is_none_or(|size| size == *count)).collect();
+    let herds = sizes.iter().map(|(count, _)| herd(args, tools, *count)).collect::<Result<Vec<_>, _>>()?;
+    let alone = alone(tools, args.rounds(STOPPED))?;
     let mut body = format!(
-        "Two callers in parallel start {count} sandboxes, each with `penfold run -d -- sleep`. While all of them run, each \
-         verb is timed from spawn to exit. *Alone*: the sandbox is the only one on the host.\n\n{}\n",
-        table(&figures).markdown(),
+        "Two callers in parallel start the sandboxes, each with `penfold run -d -- sleep`. While all of them run, each verb is \
+         timed from spawn to exit. *Alone*: the sandbox is the only one on the host.\n\n{}\n",
+        table(&herds, &alone).markdown(),
     );
-    let (text, rates) = output::measure(args, tools)?;
-    body.push_str(&text);
-    body.push_str(&peers::measure(args, tools, &figures.rates()));
-    body.push('\n');
-    body.push_str(&verdicts(&figures));
-    body.push_str(&rates.verdicts());
+    // With a size, the crowds alone are measured.
+    if let (None, Some(figures)) = (args.size, herds.first()) {
+        let (text, rates) = output::measure(args, tools)?;
+        body.push_str(&text);
+        body.push_str(&peers::measure(args, tools, &figures.rates()));
+        body.push('\n');
+        body.push_str(&rates.verdicts());
+    }
+    for (figures, (_, limits)) in herds.iter().zip(&sizes) {
+        body.push_str(&verdicts(figures, limits, &alone));
+    }
     Ok(Section { name: "detached", title: "Detached sandboxes", body, ..Section::default() })
 }
 
@@ -90,19 +123,15 @@ fn herd(args: &Args, tools: &Tools, count: u32) -> Result<Figures, Error> {
     let idle = if args.quick { Duration::from_millis(200) } else { Duration::from_secs(3) };
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
     let print = footprint::print(&running(&mut proc, &tools.penfold)?, idle)?;
-    let rounds = args.rounds(30);
+    let rounds = args.rounds(if count > 1000 { 10 } else { 30 });
     let mut looks = Vec::new();
-    for (name, words, codes) in [
-        ("penfold ps", &["ps"][..], &[0][..]),
-        ("penfold ps --json", &["ps", "--json"], &[0]),
-        ("penfold doctor", &["doctor"], &[0, 1]),
-    ] {
+    for (name, words, codes) in LOOKS {
         talk(&format!("detached: {name}"));
         let mut samples = Samples::default();
         for _ in 0..rounds {
             samples.push(herd.timed(words, codes)?);
         }
-        looks.push((name, samples));
+        looks.push(samples);
     }
     talk("detached: stop of one");
     let mut stop_among = Samples::default();
@@ -115,9 +144,7 @@ fn herd(args: &Args, tools: &Tools, count: u32) -> Result<Figures, Error> {
     if left > 0 {
         return Err(Error::odd(format!("`kill --all` has left {left} sandboxes")));
     }
-    drop(herd);
-    let stop_alone = alone(tools, args.rounds(STOPPED))?;
-    Ok(Figures { count, starts, print, looks, stop_among, stop_alone, killed })
+    Ok(Figures { count, starts, print, looks, stop_among, killed })
 }
 
 /// Times the same stop on a host without other sandboxes.
@@ -203,49 +230,51 @@ fn number(value: u64) -> f64 {
     u32::try_from(value).map_or(f64::INFINITY, f64::from)
 }
 
-fn table(figures: &Figures) -> Table {
-    let mut table = Table::new(["what", "figure"]);
-    let count = figures.count;
-    let each = u64::from(count.max(1));
-    table.row([
-        "starts".to_owned(),
-        format!("{:.0} a second ({:.2} s)", per_second(count, figures.starts), figures.starts.as_secs_f64()),
-    ]);
-    table.row(["penfold processes".to_owned(), figures.print.processes.to_string()]);
-    table.row([
-        "memory of a sandbox, PSS (anonymous)".to_owned(),
-        format!("{} ({}) KiB", figures.print.pss / each, figures.print.anonymous / each),
-    ]);
-    table.row(["wake-ups of all sandboxes, 3 idle seconds".to_owned(), figures.print.wakeups.to_string()]);
-    for (name, samples) in &figures.looks {
-        table.row([format!("`{name}`, p50 (p90)"), format!("{} ms", samples.cell())]);
+fn table(herds: &[Figures], alone: &Samples) -> Table {
+    let counts: Vec<String> = herds.iter().map(|herd| herd.count.to_string()).collect();
+    let mut table = Table::new(std::iter::once("sandboxes").chain(counts.iter().map(String::as_str)));
+    let mut row = |what: String, figure: &dyn Fn(&Figures) -> String| {
+        table.row(std::iter::once(what).chain(herds.iter().map(figure)));
+    };
+    row("starts".to_owned(), &|herd| {
+        format!("{:.0} a second ({:.2} s)", per_second(herd.count, herd.starts), herd.starts.as_secs_f64())
+    });
+    row("penfold processes".to_owned(), &|herd| herd.print.processes.to_string());
+    row("memory of a sandbox, PSS (anonymous)".to_owned(), &|herd| {
+        let each = u64::from(herd.count.max(1));
+        format!("{} ({}) KiB", herd.print.pss / each, herd.print.anonymous / each)
+    });
+    row("wake-ups of all sandboxes, 3 idle seconds".to_owned(), &|herd| herd.print.wakeups.to_string());
+    for (index, name) in LOOKS.iter().map(|(name, _, _)| name).enumerate() {
+        row(format!("`{name}`, p50 (p90)"), &|herd| {
+            herd.looks.get(index).map_or_else(String::new, |samples| format!("{} ms", samples.cell()))
+        });
     }
-    let stops = [
-        ("`penfold stop` of one of them", &figures.stop_among),
-        ("`penfold stop`, alone", &figures.stop_alone),
-    ];
-    for (name, samples) in stops {
-        table.row([format!("{name}, p50 (p90)"), format!("{} ms", samples.cell())]);
-    }
-    table.row(["`penfold kill --all`, verified".to_owned(), format!("{} ms", millis(figures.killed))]);
+    row("`penfold stop` of one of them, p50 (p90)".to_owned(), &|herd| {
+        format!("{} ms", herd.stop_among.cell())
+    });
+    row("`penfold stop`, alone, p50 (p90)".to_owned(), &|_| format!("{} ms", alone.cell()));
+    row("`penfold kill --all`, verified".to_owned(), &|herd| format!("{} ms", millis(herd.killed)));
     table
 }
 
-fn verdicts(figures: &Figures) -> String {
+fn verdicts(figures: &Figures, limits: &Limits, alone: &Samples) -> String {
     let ms = |time: Duration| Some(time.as_secs_f64() * 1000.0);
     let count = figures.count;
     let each = u64::from(count.max(1));
     let mut text = String::new();
-    let start = ms(figures.starts / count.max(1));
-    text.push_str(&verdict("a start, two at a time (300 a second)", " ms", 3.33, start));
-    text.push_str(&verdict("PSS of a sandbox", " KiB", 1024.0, Some(number(figures.print.pss / each))));
-    text.push_str(&verdict("wake-ups while idle", "", 0.0, Some(number(figures.print.wakeups))));
-    for ((name, samples), limit) in figures.looks.iter().zip([50.0, 50.0, 150.0]) {
-        text.push_str(&verdict(name, " ms", limit, ms(samples.p50())));
+    let mut judge = |what: &str, unit: &str, limit: f64, figure: Option<f64>| {
+        text.push_str(&verdict(&format!("{count}: {what}"), unit, limit, figure));
+    };
+    judge("a start, two at a time", " ms", limits.start, ms(figures.starts / count.max(1)));
+    judge("PSS of a sandbox", " KiB", limits.pss, Some(number(figures.print.pss / each)));
+    judge("wake-ups while idle", "", 0.0, Some(number(figures.print.wakeups)));
+    let looks = LOOKS.iter().zip(&figures.looks).zip([limits.ps, limits.ps, limits.doctor]);
+    for (((name, _, _), samples), limit) in looks {
+        judge(name, " ms", limit, ms(samples.p50()));
     }
-    let ratio = figures.stop_among.times(&figures.stop_alone);
-    text.push_str(&verdict("`stop` of one of them", " × alone", 1.1, ratio));
-    text.push_str(&verdict("`kill --all`", " ms", 1500.0, ms(figures.killed)));
+    judge("`stop` of one of them", " × alone", 1.1, figures.stop_among.times(alone));
+    judge("`kill --all`", " ms", limits.kill_all, ms(figures.killed));
     text
 }
 

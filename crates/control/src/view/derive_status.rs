@@ -3,9 +3,10 @@
 use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 
-use super::{SandboxView, look};
+use super::{SandboxView, SeenSandbox, look};
 use crate::holders::list_passing;
 use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
+use crate::threads::on_all_processors;
 use penfold_state::Files;
 use penfold_state::evidence::{Evidence, elsewhere, fingerprints, name_processes};
 use penfold_state::lives::NextLife;
@@ -267,11 +268,14 @@ pub(super) fn look_a_moment_later(resolver: &Resolver, ids: &[&str]) -> Vec<(San
 }
 
 /// Observes again those sandboxes whose last files or processes may just have gone.
-pub(super) fn look_again(resolver: &Resolver, found: &mut Vec<(SandboxRef, SandboxView)>) {
-    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
+pub(super) fn look_again(resolver: &Resolver, found: &mut Vec<SeenSandbox>) {
+    let looks =
+        on_all_processors(found, |some| some.iter().map(|seen| seen.0.is_fleeting()).collect::<Vec<_>>());
+    let mut looks = looks.into_iter().flatten();
+    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|_| looks.next() == Some(true));
     *found = lasting;
     if !fleeting.is_empty() {
-        let ids: Vec<&str> = fleeting.iter().map(|(known, _)| known.id.as_str()).collect();
-        found.extend(look_a_moment_later(resolver, &ids));
+        let ids: Vec<&str> = fleeting.iter().map(|seen| seen.0.id.as_str()).collect();
+        found.extend(look_a_moment_later(resolver, &ids).into_iter().map(Box::new));
     }
 }

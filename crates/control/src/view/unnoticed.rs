@@ -5,9 +5,9 @@ use std::io;
 
 use penfold_process::Pid;
 
-use super::{SandboxView, look};
+use super::{SandboxView, SeenSandbox, look};
 use crate::descent::Descent;
-use crate::resolve::{Resolver, SandboxRef};
+use crate::resolve::Resolver;
 use penfold_state::evidence::fingerprints;
 use penfold_state::state::Status;
 
@@ -19,12 +19,12 @@ use penfold_state::state::Status;
 /// When not all processes can be read.
 pub(super) fn search_unnoticed(
     resolver: &Resolver,
-    found: &[(SandboxRef, SandboxView)],
+    found: &[SeenSandbox],
     over: &HashSet<String>,
-) -> io::Result<Vec<(SandboxRef, SandboxView)>> {
-    let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
+) -> io::Result<Vec<SeenSandbox>> {
+    let known: HashSet<&str> = found.iter().map(|seen| seen.0.id.as_str()).collect();
     // Reading an environment is costly: processes that are already accounted for are skipped.
-    let accounted_pids: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
+    let accounted_pids: HashSet<Pid> = found.iter().flat_map(|seen| accounted(&seen.1)).collect();
     let marked =
         fingerprints::find_marked_processes(Some(resolver.root()), |pid| accounted_pids.contains(&pid))
             .complete()?;
@@ -42,7 +42,7 @@ pub(super) fn search_unnoticed(
         }
         let sandbox = resolver.by_id(&id).or_else(|| resolver.left_in(&id, &pids));
         let seen = sandbox.and_then(|known| look(resolver, &known).map(|view| (known, view)));
-        unnoticed.extend(seen.filter(|(_, view)| view.status.is_living()));
+        unnoticed.extend(seen.filter(|(_, view)| view.status.is_living()).map(Box::new));
     }
     Ok(unnoticed)
 }
