@@ -114,7 +114,7 @@ impl Figures {
 }
 
 fn herd(args: &Args, tools: &Tools, count: u32) -> Result<Figures, Error> {
-    let herd = Herd::new(tools, "herd")?;
+    let herd = Herd::new(tools, &format!("herd-{count}"))?;
     talk(&format!("detached: {count} starts"));
     let begun = Instant::now();
     herd.start(count, 2)?;

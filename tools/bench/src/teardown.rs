@@ -109,7 +109,7 @@ fn kind_round(
     let file = std::fs::File::create(&said).map_err(Error::at("create", &said))?;
     let mut command = tools.run(&["-v", "--contain", level]);
     if report {
-        command.arg("--report").arg(tools.dir().join("report.json"));
+        command.arg("--report").arg(tools.volatile().join("report.json"));
     }
     command.arg("--").args(crowd::words(&tools.bench, count, AfterLeader::Outlive)).stderr(file);
     let crowd = match Crowd::gather_by(&mut command, Command::spawn) {
