@@ -158,7 +158,9 @@ fn body(all: &[Times], no_floor: Option<String>) -> String {
          the reaping to init.\n\
          - The other columns: the time of the teardown that penfold prints, with release and verification, and its \
          multiple of the floor.\n\
-         - *All named*: with `--report`. Then penfold reads the name and start time of every process.\n\n",
+         - *All named*: with `--report`. Then penfold reads the name and start time of every process. Where a \
+         client of docker, podman or Kubernetes is installed, a report also tells whether the tree has opened it, and the \
+         kernel takes up to 20 ms to end that watch (inotify(7)).\n\n",
     );
     let names = ["cgroup", "×", "cgroup, all named", "×", "subreaper", "×", "pidns", "×"];
     let mut own = Table::new(["N", "floor", "floor, reaped"].into_iter().chain(names));
