@@ -289,6 +289,10 @@ fn remove_once(dir: BorrowedFd<'_>, may: &dyn Fn(&Path) -> bool) -> Result<(), C
     if !may(&path) {
         return Err(Errno::STALE.into());
     }
+    // Most directories are empty. Nothing can be mounted in such a one, and rmdir(2) refuses one on which something is mounted.
+    if remove_empty(dir) == Ok(()) {
+        return Ok(());
+    }
     mount_table::detach_in(&path)?;
     if rustix::fs::fchmod(dir, Mode::RWXU).is_err() {
         clear::unflag_open(dir);

@@ -115,6 +115,7 @@ fn a_release_that_is_killed_at_any_step_is_repeated() {
             let address = format!("fd01:{:x}::2/64", std::process::id() & 0xffff);
             sandbox.planned = sandbox.try_plan(&REQUEST.replace("ADDRESS", &address)).unwrap();
             sandbox.create();
+            std::fs::write(sandbox.path("w/made"), "").unwrap();
             let status =
                 command("release-resources", &sandbox).env("PENFOLD_CRASH_AT", point).status().unwrap();
             assert_eq!(status.signal(), Some(9), "{point}");
