@@ -206,12 +206,14 @@ impl PendingLeader {
     /// Releases the leader to call execve(2).
     pub(crate) fn release(&self) -> io::Result<()> {
         match self {
-            PendingLeader::Direct(launched) => launched.release(),
+            PendingLeader::Direct(launched) => launched.release()?,
             PendingLeader::Namespaced { link, .. } => {
                 rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL)?;
-                Ok(())
             }
         }
+        // The process that was released may wait for this processor.
+        rustix::thread::sched_yield();
+        Ok(())
     }
 
     /// Returns the descriptor to poll for events of the leader.
