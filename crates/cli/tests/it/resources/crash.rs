@@ -53,7 +53,10 @@ pub fn generated() -> Vec<Trial> {
 fn crashes(env: &TestEnv, point: &str) -> bool {
     begin_case(&point);
     let mut words = flags(env);
-    words.extend(["--", "sh", "-c", "echo $PENFOLD_SANDBOX > ../id; echo > made; setsid sleep 1000 &"].map(str::to_owned));
+    words.extend(
+        ["--", "sh", "-c", "echo $PENFOLD_SANDBOX > ../id; echo > made; setsid sleep 1000 &"]
+            .map(str::to_owned),
+    );
     let mut command = crashing(env.run_command(&words), point);
     let done = Running::start(&mut command).finish();
     await_inaction(env);
