@@ -127,10 +127,8 @@ pub(crate) fn is_ready(
     parts: &SandboxParts,
     watch: &mut LaunchWatch<'_>,
 ) -> Result<bool, ReleaseError> {
-    let link = starting.link();
-    if !schedule::is_seen_soon(|| is_readable(link)) {
-        watch.until_readable(&parts.setup, link)?;
-    }
+    schedule::await_briefly(starting.link());
+    watch.until_readable(&parts.setup, starting.link())?;
     match starting {
         PendingLeader::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
         PendingLeader::Namespaced { .. } => match starting.recv() {
@@ -162,11 +160,6 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<PendingLea
             Ok(PendingLeader::Namespaced { init, link })
         }
     }
-}
-
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&NOW)), Ok(1..))
 }
 
 fn other(act: &str, error: &dyn std::fmt::Display) -> StartFailure {

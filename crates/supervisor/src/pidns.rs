@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use penfold_sys::child::{self, PeekResult};
 use penfold_sys::launch::{Namespaces, Program, ReleaseResult, launch_program};
 use penfold_sys::namespace::map_user;
-use penfold_sys::schedule::is_seen_soon;
+use penfold_sys::schedule::await_briefly;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -68,9 +68,9 @@ fn run_init(
     }
     send(link, &InitMessage::Ready)?;
     let mut go = [0_u8; RELEASE.len()];
-    let mut receive =
-        |flags| matches!(rustix::net::recv(link, &mut go, flags), Ok((_, length)) if length == RELEASE.len());
-    if !is_seen_soon(|| receive(RecvFlags::DONTWAIT)) && !receive(RecvFlags::empty()) {
+    await_briefly(link.as_fd());
+    if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, length)) if length == go.len())
+    {
         return Ok(());
     }
     if let Some(terminal) = terminal {

@@ -276,16 +276,11 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
     // SAFETY: the buffer is two readable bytes.
     let said = unsafe { libc::send(theirs, word.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) };
     let mut go = [0_u8; 1];
-    // SAFETY: the buffer is one writable byte. Signals are blocked, so the call is not interrupted.
-    let mut receive = |flags| unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, flags) };
-    let mut received = -1;
+    // SAFETY: this copy of the descriptor is open until exec.
+    crate::schedule::await_briefly(unsafe { BorrowedFd::borrow_raw(theirs) });
     // If the first message was not sent, both processes would wait for each other: skip the wait.
-    if said == 2 {
-        // EOF is for the wait, as is an error.
-        let is_released = crate::schedule::is_seen_soon(|| receive(libc::MSG_DONTWAIT) == 1);
-        received = if is_released { 1 } else { receive(0) };
-    }
-    if received == 1 {
+    // SAFETY: the buffer is one writable byte. Signals are blocked, so the call is not interrupted.
+    if said == 2 && unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) } == 1 {
         let failure = program.exec();
         let step = match failure.step {
             LaunchStep::Directory => 0,
@@ -327,14 +322,7 @@ impl Launch {
     /// Those of recv(2). The wait is short: the child only writes one or two messages. A caller with other work should
     /// do that work first.
     pub fn ready(&self) -> io::Result<bool> {
-        let mut answer = None;
-        if crate::schedule::is_seen_soon(|| {
-            answer = self.is_ready().transpose();
-            answer.is_some()
-        }) && let Some(answer) = answer
-        {
-            return answer;
-        }
+        crate::schedule::await_briefly(self.link());
         let mut word = [0_u8; 2];
         let (_, length) = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.link, &mut word, rustix::net::RecvFlags::empty())

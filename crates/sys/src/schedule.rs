@@ -1,5 +1,7 @@
 //! The scheduling policy of this process: sched(7).
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 /// Tells whether this process runs only when nothing else wants to (`SCHED_IDLE`).
 pub fn is_idle() -> bool {
     // SAFETY: touches no memory; 0 means the calling thread.
@@ -17,22 +19,23 @@ pub fn leave_idle() {
     set(libc::SCHED_OTHER);
 }
 
-/// The looks of [`is_seen_soon`]: about 30 µs on an idle host.
+/// The looks of [`await_briefly`]: about 30 µs on an idle host.
 const LOOKS: usize = 48;
 
-/// Looks for what another process is about to do, and gives that process the processor between two looks; false if it has not
-/// happened soon. The caller then waits as usual.
+/// Waits a few microseconds until a descriptor is readable, and gives the processor away meanwhile. The caller then waits as usual: this
+/// call makes that wait short, and says nothing of its result. It is async-signal-safe.
 ///
 /// A sleep and a wake-up of a few microseconds cost far more than that on an idle host: the processor halts meanwhile, and in a virtual machine
 /// the hypervisor must start it again.
-pub fn is_seen_soon(mut is_seen: impl FnMut() -> bool) -> bool {
+pub fn await_briefly(fd: BorrowedFd<'_>) {
+    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     for _ in 0..LOOKS {
-        if is_seen() {
-            return true;
+        // SAFETY: one valid `pollfd`, which lives for the call.
+        if unsafe { libc::poll(&raw mut polled, 1, 0) } != 0 {
+            return;
         }
         rustix::thread::sched_yield();
     }
-    false
 }
 
 fn set(policy: libc::c_int) {
