@@ -199,18 +199,12 @@ fn a_lease_without_a_supervisor_or_a_record_is_refused_and_the_sandbox_is_not_ca
     wait_until("the command runs", || env.is_running("sleep 4411"));
     let path = format!("/v1/sandboxes/{id}/extend");
     let check = |sentence: &str| {
-        let (over_http, by_verb) =
-            (post(&server, &path, &json!({ "lease_ms": 60_000 })), env.call(["extend", &id, "1m"]));
-        if !env.is_running("sleep 4411") {
-            // The server ends a sandbox that has lost its supervisors, a tenth of a second later at the soonest.
-            assert!(sentence.contains("supervisors"), "{sentence}");
-            return;
-        }
-        let refused = over_http.with(409);
+        let refused = post(&server, &path, &json!({ "lease_ms": 60_000 })).with(409);
         assert_eq!(refused.problem(), "refused", "{}", refused.json());
         assert!(refused.json()["detail"].as_str().unwrap().contains(sentence), "{}", refused.json());
-        let refused = by_verb.with_code(1).err();
+        let refused = env.call(["extend", &id, "1m"]).with_code(1).err();
         assert!(refused.contains(sentence), "{refused}");
+        assert!(env.is_running("sleep 4411"), "{sentence}");
     };
     let has_leaf = env.call(["inspect", &id]).json()[0]["leaf"].is_string();
     if has_leaf {
@@ -219,14 +213,19 @@ fn a_lease_without_a_supervisor_or_a_record_is_refused_and_the_sandbox_is_not_ca
         check("its record is lost");
         std::fs::rename(&aside, &sandbox.record).unwrap();
     }
-    // With a pid namespace as the only containment, the members die with the supervisor.
+    // The server ends a sandbox that has lost its supervisors, as soon as it can lock the record. A reader that already waits for
+    // the lock gets it first.
+    let record = std::fs::File::open(&sandbox.record).unwrap();
+    let reader = std::thread::spawn(move || record.lock_shared().map(|()| record).unwrap());
     sandbox.kill_supervisors();
+    let record = reader.join().unwrap();
+    // With a pid namespace as the only containment, the members die with the supervisor.
     if env.is_running("sleep 4411") {
         check("it has lost its supervisors");
     }
-    // The server may have ended it already.
-    env.call(["kill", &id]);
-    wait_until("the command ends", || !env.is_running("sleep 4411"));
+    drop(record);
+    env.call(["kill", &id]).with_code(0);
+    assert!(!env.is_running("sleep 4411"));
 }
 
 #[test]
