@@ -8,9 +8,18 @@ mod path;
 mod read;
 
 use axum::Router;
+use axum::http::Method;
 use axum::routing::post;
 
 use super::api::ApiState;
+
+/// The routes that change nothing although their method is POST.
+const READS: [&str; 4] = ["/api/read", "/api/read/stream", "/api/list-files", "/api/exists"];
+
+/// Tells whether a request of this API changes nothing.
+pub(crate) fn only_reads(method: &Method, path: &str) -> bool {
+    method.is_safe() || (*method == Method::POST && READS.contains(&path))
+}
 
 /// The routes for files.
 pub(crate) fn routes() -> Router<ApiState> {

@@ -11,7 +11,7 @@ use super::api::ApiState;
 use super::error::ApiError;
 use super::ids::SessionId;
 
-pub(crate) use create::{TOKEN, obtain};
+pub(crate) use create::obtain;
 pub(crate) use find::Session;
 pub(crate) use routes::routes;
 
@@ -22,7 +22,7 @@ pub(crate) use routes::routes;
 pub(crate) async fn directory(api: &ApiState, session: &SessionId) -> Result<PathBuf, ApiError> {
     let id = session.clone();
     let found = api.wait(move |api| {
-        let Some(session) = find::find_session(api.app.engine.state_root(), &id)? else { return Ok(None) };
+        let Some(session) = find::find_session(api.app.engine.scope(), &id)? else { return Ok(None) };
         let snapshot = session.connect()?.snapshot().map_err(|error| ApiError::internal(&error))?;
         Ok(Some(snapshot.cwd))
     });

@@ -1,17 +1,18 @@
 //! `/v1/sandboxes/{id}`: stop, kill, delete. The answer comes after the tree was observed gone.
 
-use std::path::Path as FsPath;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{
-    EndLimits, EndMethod, EndProgress, ResolveError, Resolver, SandboxRef, StopResult, remove_record, view,
+    EndLimits, EndMethod, EndProgress, ResolveError, Resolver, SandboxRef, Scope, StopResult, remove_record,
+    view,
 };
 use penfold_server::AppState;
+use penfold_server::records::find_sandbox;
 use penfold_state::state::Status;
-use penfold_state::{Files, Id, Report, error_chain, history};
+use penfold_state::{Files, Id, Report, error_chain, history, names};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
@@ -145,11 +146,11 @@ impl Order {
         let place = app.engine.ender()?;
         if waits {
             let handle = AppState::clone(&app);
-            let ended = app.engine.wait(place, move |root| self.end(&handle, root, &word)).await??;
+            let ended = app.engine.wait(place, move |scope| self.end(&handle, scope, &word)).await??;
             return Ok(axum::Json(ended).into_response());
         }
         let handle = AppState::clone(&app);
-        let resolved = app.engine.call(move |root| resolve(&handle, &Resolver::new(root), &word)).await??;
+        let resolved = app.engine.call(move |scope| resolve(&handle, scope, &word)).await??;
         let Resolved::Known(known) = resolved else {
             let Resolved::Gone(ended) = resolved else { return Err(Problem::new(Kind::Internal, "")) };
             return Ok(axum::Json(*ended).into_response());
@@ -159,9 +160,9 @@ impl Order {
         tokio::spawn(async move {
             let id = known.id.clone();
             let handle = AppState::clone(&app);
-            let ending = app.engine.wait(place, move |root| {
+            let ending = app.engine.wait(place, move |scope| {
                 let mut sender = Some(sender);
-                self.end_known(&handle, &Resolver::new(root), &known, &mut |progress| {
+                self.end_known(&handle, &Resolver::new(scope.root()), &known, &mut |progress| {
                     if progress.begun > 0
                         && let Some(sender) = sender.take()
                     {
@@ -184,10 +185,9 @@ impl Order {
         Ok(response)
     }
 
-    fn end(self, app: &AppState, root: &FsPath, word: &str) -> Result<Ended, Problem> {
-        let resolver = Resolver::new(root);
-        match resolve(app, &resolver, word)? {
-            Resolved::Known(known) => self.end_known(app, &resolver, &known, &mut |_| ()),
+    fn end(self, app: &AppState, scope: &Scope, word: &str) -> Result<Ended, Problem> {
+        match resolve(app, scope, word)? {
+            Resolved::Known(known) => self.end_known(app, &Resolver::new(scope.root()), &known, &mut |_| ()),
             Resolved::Gone(ended) => Ok(*ended),
         }
     }
@@ -240,23 +240,28 @@ enum Resolved {
     Gone(Box<Ended>),
 }
 
-fn resolve(app: &AppState, resolver: &Resolver, word: &str) -> Result<Resolved, Problem> {
-    match resolver.resolve(word) {
-        Ok(known) => Ok(Resolved::Known(Box::new(known))),
-        Err(ResolveError::NotFound { .. }) if Id::is_short(word) => Ok(Resolved::Gone(Box::new(Ended {
-            id: word.to_owned(),
-            result: EndResult::AlreadyGone,
-            report_url: None,
-            report: app.deleted.report(word).or_else(|| in_history(resolver.root(), word)),
-        }))),
-        Err(error) => Err(error.into()),
+fn resolve(app: &AppState, scope: &Scope, word: &str) -> Result<Resolved, Problem> {
+    let error = match find_sandbox(scope, word) {
+        Ok(known) => return Ok(Resolved::Known(Box::new(known))),
+        Err(error) => error,
+    };
+    if !(matches!(error, ResolveError::NotFound { .. }) && Id::is_short(word)) {
+        return Err(error.into());
     }
+    let report = app.deleted.report(word).or_else(|| in_history(scope, word));
+    // A sandbox of another tenant is as one that never was: only who sees all can say that it is gone.
+    if report.is_none() && !scope.is_whole() {
+        return Err(error.into());
+    }
+    let (id, result) = (word.to_owned(), EndResult::AlreadyGone);
+    Ok(Resolved::Gone(Box::new(Ended { id, result, report_url: None, report })))
 }
 
 /// The report of a foreground sandbox that failed or left something.
-fn in_history(root: &FsPath, id: &str) -> Option<Report> {
-    let kept = history::read_history(root).unwrap_or_default();
-    kept.into_iter().find(|report| report.id == id)
+fn in_history(scope: &Scope, id: &str) -> Option<Report> {
+    let kept = history::read_history(scope.root()).unwrap_or_default();
+    let is_it = |report: &Report| report.id == id && scope.has_tenant(names::tenant_of(&report.labels));
+    kept.into_iter().find(is_it)
 }
 
 /// Tells whether the end of a sandbox was verified before, and nothing contradicts it.

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path as FsPath;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use penfold_control::Scope;
 use penfold_server::AppState;
 use penfold_server::sent_body::{self, Sink};
-use penfold_state::error_chain;
 use penfold_state::events::{Event, EventEntry, EventPosition, EventReader, EventWaitEnd, KINDS};
+use penfold_state::{error_chain, names};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
@@ -105,13 +105,14 @@ async fn events(
     } else {
         EventPosition::End
     };
-    let reader = app.engine.call(move |root: &FsPath| EventReader::open(root, from)).await?;
+    let reader = app.engine.call(move |scope: &Scope| EventReader::open(scope.root(), from)).await?;
     let reader = reader.map_err(|error| Problem::new(Kind::Internal, error_chain(&error)))?;
     let permit = app.engine.follower().ok_or_else(too_many)?;
     let writer_app = Arc::clone(&app);
     let (body, _) = sent_body::woken_body(move |sink| {
         let _permit = permit;
-        Feed { reader, query, after, seen: BTreeMap::new() }.run(&writer_app, sink)
+        let scope = writer_app.engine.scope().clone();
+        Feed { reader, scope, query, after, seen: BTreeMap::new() }.run(&writer_app, sink)
     })
     .map_err(|_| too_many())?;
     Ok(sse::event_response(body))
@@ -129,6 +130,8 @@ fn parse_id(text: &str) -> Result<EventId, Problem> {
 /// A stream of events to one reader.
 struct Feed {
     reader: EventReader,
+    /// The sandboxes that the reader is told of.
+    scope: Scope,
     query: EventQuery,
     /// Events up to this one were received before.
     after: Option<EventId>,
@@ -185,6 +188,8 @@ impl Feed {
         let kind = event.what.kind();
         let is_kind = |kinds: &String| kinds.split(',').any(|wanted| wanted == kind);
         let is_sandbox = |word: &String| event.about.id == *word || event.about.name.as_ref() == Some(word);
-        self.query.kind.as_ref().is_none_or(is_kind) && self.query.sandbox.as_ref().is_none_or(is_sandbox)
+        self.scope.has_tenant(names::tenant_of(&event.about.labels))
+            && self.query.kind.as_ref().is_none_or(is_kind)
+            && self.query.sandbox.as_ref().is_none_or(is_sandbox)
     }
 }

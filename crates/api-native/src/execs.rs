@@ -111,8 +111,8 @@ pub(super) struct ExecList {
     )
 )]
 async fn list(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<ExecList>, Problem> {
-    let listed = app.engine.call(move |root| {
-        let views = execs::list_execs(&find_record(root, &id)?).map_err(FindExecError::Unreadable)?;
+    let listed = app.engine.call(move |scope| {
+        let views = execs::list_execs(&find_record(scope, &id)?).map_err(FindExecError::Unreadable)?;
         Ok::<_, Problem>(ExecList { execs: views.into_iter().map(Exec::from).collect() })
     });
     Ok(axum::Json(listed.await??))
@@ -134,7 +134,7 @@ async fn get(
     State(app): State<AppState>,
     Path((id, number)): Path<(String, u32)>,
 ) -> Result<axum::Json<Exec>, Problem> {
-    let exec = app.engine.call(move |root| find_exec(root, &id, number)).await??;
+    let exec = app.engine.call(move |scope| find_exec(scope, &id, number)).await??;
     Ok(axum::Json(exec.view.into()))
 }
 
@@ -155,8 +155,8 @@ async fn forget(
     Path((id, number)): Path<(String, u32)>,
 ) -> Result<StatusCode, Problem> {
     app.engine
-        .call(move |root| {
-            let files = find_record(root, &id)?;
+        .call(move |scope| {
+            let files = find_record(scope, &id)?;
             match execs::remove_exec_record(&files, number) {
                 Ok(()) => Ok(()),
                 Err(ExecError::Refused(reason)) => Err(Problem::new(Kind::NotEnded, reason)),

@@ -7,7 +7,9 @@ use std::time::Duration;
 use axum::extract::State;
 use penfold_doctor::leaks::{self, GcRules, KeepReason, Leak, Survey, Thing, USUAL_AGE, named_sandbox};
 use penfold_server::AppState;
+use penfold_server::records::is_own_remainder;
 use penfold_state::error_chain;
+use penfold_state::names;
 use penfold_teardown::Findings;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -33,6 +35,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     )
 )]
 async fn doctor(State(app): State<AppState>) -> Result<axum::Json<Value>, Problem> {
+    if !app.engine.scope().has_unowned() {
+        return Err(Problem::new(Kind::Forbidden, "the host is checked with the token of an admin"));
+    }
     // One at a time: the checks create cgroups and processes.
     let _turn = app.engine.checking().lock().await;
     let words = ["doctor", "--json"].map(OsString::from).to_vec();
@@ -130,17 +135,25 @@ async fn gc(
     let patience = time("patience_ms", request.patience_ms, USUAL_PATIENCE)?;
     let temporary = app.config.temporary.clone();
     let _turn = app.engine.checking().lock().await;
-    let collection = app.engine.call(move |root| {
+    let collection = app.engine.call(move |scope| {
+        let root = scope.root();
         let survey = leaks::find_leaks(root, &[temporary]).map_err(|error| {
             Problem::new(Kind::Internal, format!("cannot search this host: {}", error_chain(&error)))
         })?;
-        let Survey { mut leaks, kept, complete, unread, .. } = survey;
+        let Survey { mut leaks, kept, complete, mut unread, .. } = survey;
         leaks.extend(kept);
+        if !scope.is_whole() {
+            leaks.retain(|leak| is_own_remainder(scope, &leak.id));
+            for leak in &mut leaks {
+                leak.name = leak.name.as_deref().map(|name| names::name_in(name).to_owned());
+            }
+            unread.clear();
+        }
         let is_named = !request.sandboxes.is_empty();
         let rules = GcRules { older_than: age, is_named, is_complete: complete };
         let collector = Collector { root, request: &request, rules, patience };
         let leaks = collector.choose(leaks).into_iter().map(|leak| collector.collect(leak)).collect();
-        if !request.dry_run {
+        if !request.dry_run && scope.is_whole() {
             // A note that stays hides no leak: what it names has ended.
             let _ = leaks::prune_spared(root);
         }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use penfold_control::{LeaseError, Resolver, SandboxEnd, SupervisorClientError};
+use penfold_control::{LeaseError, Resolver, SandboxEnd, Scope, SupervisorClientError};
 use penfold_server::AppState;
+use penfold_server::records::find_sandbox;
 use penfold_state::Report;
 use penfold_state::error_chain;
 use penfold_state::outcome::{ExitStatus, StartFailure};
@@ -49,14 +50,14 @@ async fn extend(
     Json(request): Json<ExtendRequest>,
 ) -> Result<axum::Json<Sandbox>, Problem> {
     let lease = whole_millis(valid::valid_time("lease_ms", request.lease_ms)?);
-    let known = app.engine.call(move |root| extend_now(&Resolver::new(root), &id, lease)).await??;
+    let known = app.engine.call(move |scope| extend_now(scope, &id, lease)).await??;
     let seen = sandboxes::find(&app, &known).await.map_err(|problem| problem.or_ended(&known))?;
     Ok(axum::Json(seen.1))
 }
 
-fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Problem> {
-    let known = resolver.resolve(word)?;
-    match penfold_control::extend_lease(resolver, &known, lease) {
+fn extend_now(scope: &Scope, word: &str, lease: u64) -> Result<String, Problem> {
+    let known = find_sandbox(scope, word)?;
+    match penfold_control::extend_lease(&Resolver::new(scope.root()), &known, lease) {
         Ok(()) => Ok(known.id),
         Err(LeaseError::Gone | LeaseError::NotLiving(_) | LeaseError::Ended) => {
             Err(Problem::ended(&known.id))
@@ -144,17 +145,17 @@ async fn wait(
 ) -> Result<axum::Json<Waited>, Problem> {
     let limit = query.time()?;
     let place = app.engine.follower().ok_or_else(too_many)?;
-    let waiting = app.engine.wait(place, move |root| wait_now(&Resolver::new(root), &id, limit));
+    let waiting = app.engine.wait(place, move |scope| wait_now(scope, &id, limit));
     tokio::select! {
         waited = waiting => Ok(axum::Json(waited??)),
         () = app.drain.begun() => Err(Problem::draining()),
     }
 }
 
-fn wait_now(resolver: &Resolver, word: &str, limit: Duration) -> Result<Waited, Problem> {
-    let known = resolver.resolve(word)?;
-    let targets = std::slice::from_ref(&known);
-    let end = penfold_control::wait_for_sandboxes(resolver, targets, false, Some(limit), &mut |_| ())
+fn wait_now(scope: &Scope, word: &str, limit: Duration) -> Result<Waited, Problem> {
+    let known = find_sandbox(scope, word)?;
+    let (resolver, targets) = (Resolver::new(scope.root()), std::slice::from_ref(&known));
+    let end = penfold_control::wait_for_sandboxes(&resolver, targets, false, Some(limit), &mut |_| ())
         .pop()
         .flatten();
     let id = known.id.clone();
@@ -199,8 +200,8 @@ async fn report(
     if query.life == Some(0) {
         return Err(Problem::field("life", "0; lives are counted from 1"));
     }
-    let report = app.engine.call(move |root| {
-        let known = Resolver::new(root).resolve(&id)?;
+    let report = app.engine.call(move |scope| {
+        let known = find_sandbox(scope, &id)?;
         let report = known.record.as_ref().map(|files| match query.life {
             None => files.report(),
             Some(life) => files.report_of(life),

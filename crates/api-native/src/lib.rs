@@ -54,6 +54,7 @@ pub const DIALECT: Dialect = Dialect {
     name: "native",
     owns: is_own,
     takes_bearer: true,
+    reads: |method, _| method.is_safe(),
     refusal: refuse,
     routes: router,
     is_served: true,

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penfold_control::Scope;
 use penfold_server::AppState;
 use penfold_server::log_stream::{self, Piece, StreamEnd, entry_length};
 use penfold_server::sent_body::{self, Sink};
@@ -201,7 +202,7 @@ pub(super) async fn answer(
     app: AppState,
     query: LogQuery,
     headers: HeaderMap,
-    open: impl FnOnce(&std::path::Path, LogPosition) -> Result<LogSource, Problem> + Send + 'static,
+    open: impl FnOnce(&Scope, LogPosition) -> Result<LogSource, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     let from = query.from(&headers)?;
     let follows = query.follow || sse::is_accepted(&headers);
@@ -210,10 +211,10 @@ pub(super) async fn answer(
         return Err(Problem::field("limit", "not a number from 1 to 1048576"));
     }
     if !follows && !is_raw {
-        let range = app.engine.call(move |root| range(open(root, from)?, &query)).await??;
+        let range = app.engine.call(move |scope| range(open(scope, from)?, &query)).await??;
         return Ok(axum::Json(range).into_response());
     }
-    let source = app.engine.call(move |root| open(root, from)).await??;
+    let source = app.engine.call(move |scope| open(scope, from)).await??;
     stream_log(&app, source, query, follows)
 }
 

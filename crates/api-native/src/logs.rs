@@ -1,12 +1,11 @@
 //! `/v1/sandboxes/{id}/logs`.
 
-use std::path::Path as FsPath;
-
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use penfold_control::{Resolver, SandboxRef, view};
+use penfold_control::{Resolver, SandboxRef, Scope, view};
 use penfold_server::AppState;
+use penfold_server::records::find_sandbox;
 use penfold_state::Files;
 use penfold_state::log::{LogPosition, LogReader};
 use serde_json::{Value, json};
@@ -44,12 +43,12 @@ async fn logs(
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
-    log_answer::answer(app, query, headers, move |root, from| open(root, &id, from)).await
+    log_answer::answer(app, query, headers, move |scope, from| open(scope, &id, from)).await
 }
 
-fn open(root: &FsPath, word: &str, from: LogPosition) -> Result<LogSource, Problem> {
-    let resolver = Resolver::new(root);
-    let known = resolver.resolve(word)?;
+fn open(scope: &Scope, word: &str, from: LogPosition) -> Result<LogSource, Problem> {
+    let resolver = Resolver::new(scope.root());
+    let known = find_sandbox(scope, word)?;
     let missing = || Problem::new(Kind::NotFound, format!("sandbox {} has no log", known.id));
     let files = known.record.clone().ok_or_else(missing)?;
     let reader = LogReader::open(files.dir(), from).map_err(|error| log_answer::unreadable_log(&error))?;

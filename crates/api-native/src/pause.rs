@@ -3,6 +3,7 @@
 use axum::extract::State;
 use penfold_control::{PauseError, Resolver, SandboxRef};
 use penfold_server::AppState;
+use penfold_server::records::find_sandbox;
 use penfold_state::error_chain;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -50,10 +51,9 @@ async fn change(
     id: String,
     act: fn(&Resolver, &SandboxRef) -> Result<(), PauseError>,
 ) -> Result<axum::Json<Sandbox>, Problem> {
-    let changed = app.engine.call(move |root| {
-        let resolver = Resolver::new(root);
-        let known = resolver.resolve(&id)?;
-        act(&resolver, &known).map_err(|error| unchanged(&known.id, &error))?;
+    let changed = app.engine.call(move |scope| {
+        let known = find_sandbox(scope, &id)?;
+        act(&Resolver::new(scope.root()), &known).map_err(|error| unchanged(&known.id, &error))?;
         Ok::<String, Problem>(known.id)
     });
     let id = changed.await??;

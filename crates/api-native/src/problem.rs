@@ -123,6 +123,8 @@ pub(crate) enum Kind {
     BadRange,
     /// The kernel does not permit it.
     NotPermitted,
+    /// The token is not good for it.
+    Forbidden,
     /// The end could not be verified.
     Unverified,
     /// Too many streams are open.
@@ -140,7 +142,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Every kind.
     #[cfg(test)]
-    pub(crate) const ALL: [Kind; 28] = [
+    pub(crate) const ALL: [Kind; 29] = [
         Kind::BadRequest,
         Kind::InvalidJson,
         Kind::InvalidField,
@@ -163,6 +165,7 @@ impl Kind {
         Kind::OutsideWorkspace,
         Kind::BadRange,
         Kind::NotPermitted,
+        Kind::Forbidden,
         Kind::Unverified,
         Kind::TooMany,
         Kind::Draining,
@@ -225,6 +228,7 @@ impl Kind {
             Kind::NotPermitted => {
                 (StatusCode::FORBIDDEN, "not_permitted", "the operating system does not permit it")
             }
+            Kind::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "the token is not good for this"),
             Kind::Unverified => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "unverified", "something is left, or may be left")
             }
@@ -265,7 +269,10 @@ impl Problem {
 
     /// The server ends.
     pub(crate) fn draining() -> Problem {
-        Problem::new(Kind::Draining, "the server ends; sandboxes go on")
+        Problem::new(
+            Kind::Draining,
+            "the server ends, or the tokens of the caller have changed; sandboxes go on",
+        )
     }
 
     /// The sandbox has ended.

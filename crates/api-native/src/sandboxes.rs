@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{Resolver, SandboxRef, SandboxView, view};
 use penfold_request::{Containment, LocalField, SandboxSpec};
 use penfold_server::ids::{Created, KeyError, create_once};
-use penfold_server::{AppState, Caller, EngineError, NewSandbox};
+use penfold_server::{AppState, EngineError, NewSandbox};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -55,7 +54,7 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
     ] {
         ms.map(|ms| valid::valid_time(field, ms)).transpose()?;
     }
-    Ok(NewSandbox { spec, token: None })
+    Ok(NewSandbox { spec })
 }
 
 /// Refuses what only a file for `penfold run` may have.
@@ -88,13 +87,11 @@ fn refuse_local_field(spec: &SandboxSpec) -> Result<(), Problem> {
 )]
 async fn create(
     State(app): State<AppState>,
-    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Json(request): Json<SandboxSpec>,
 ) -> Result<Response, Problem> {
     let key = key(&headers)?;
-    let mut wanted = check(request)?;
-    wanted.token = caller.token;
+    let wanted = check(request)?;
     // A client that goes away does not interrupt this: a repeated request must find the sandbox.
     let task = tokio::spawn(async move {
         let Some(key) = key else { return started(&app, app.engine.create(wanted).await?).await };
@@ -285,7 +282,7 @@ async fn describe(
         // It is being made or removed: it is there or gone a moment later.
         tokio::time::sleep(Duration::from_millis(30)).await;
         let again = known.clone();
-        app.engine.call(move |root| view::observe_sandbox(&Resolver::new(root), &again)).await?
+        app.engine.call(move |scope| view::observe_sandbox(&Resolver::new(scope.root()), &again)).await?
     };
     let missing = || Problem::new(Kind::NotFound, format!("no sandbox is called `{id}`"));
     let seen = seen.ok_or_else(missing)?;

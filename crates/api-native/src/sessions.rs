@@ -5,11 +5,12 @@ mod commands;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path as FsPath, PathBuf};
+use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use penfold_control::Scope;
 use penfold_server::AppState;
 use penfold_server::records::find_record;
 use penfold_server::sessions::{
@@ -125,8 +126,8 @@ async fn list(
     State(app): State<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<SessionList>, Problem> {
-    let listed = app.engine.call(move |root| {
-        let sessions = list_sessions(&find_record(root, &id)?)?;
+    let listed = app.engine.call(move |scope| {
+        let sessions = list_sessions(&find_record(scope, &id)?)?;
         Ok::<_, Problem>(SessionList { sessions: sessions.into_iter().map(Session::from).collect() })
     });
     Ok(axum::Json(listed.await??))
@@ -148,7 +149,7 @@ async fn get(
     State(app): State<AppState>,
     Path((id, name)): Path<(String, String)>,
 ) -> Result<axum::Json<Session>, Problem> {
-    let session = app.engine.call(move |root| find_session(&find_record(root, &id)?, &name)).await??;
+    let session = app.engine.call(move |scope| find_session(&find_record(scope, &id)?, &name)).await??;
     Ok(axum::Json(session.into()))
 }
 
@@ -170,7 +171,7 @@ async fn delete(
 ) -> Result<axum::Json<SessionEnded>, Problem> {
     let place = app.engine.ender()?;
     let named = name.clone();
-    let ending = app.engine.wait(place, move |root| end_session(&find_record(root, &id)?, &named));
+    let ending = app.engine.wait(place, move |scope| end_session(&find_record(scope, &id)?, &named));
     let (result, report) = match ending.await?? {
         SessionEnding::AlreadyGone(report) => (EndResult::AlreadyGone, report),
         SessionEnding::Gone(report) => (EndResult::Gone, report),
@@ -186,9 +187,9 @@ impl From<ShellSession> for Session {
 }
 
 /// Connects to a session.
-fn connect(root: &FsPath, id: &str, name: String) -> Result<ConnectedSession, Problem> {
+fn connect(scope: &Scope, id: &str, name: String) -> Result<ConnectedSession, Problem> {
     valid::valid_name("name", &name)?;
-    Ok(ConnectedSession::connect(find_record(root, id)?, name)?)
+    Ok(ConnectedSession::connect(find_record(scope, id)?, name)?)
 }
 
 impl From<SessionError> for Problem {

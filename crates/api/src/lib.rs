@@ -2,6 +2,8 @@
 //!
 //! The server makes them, and clients read them. Fields are only ever added; a missing one has its default.
 
+mod token_line;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ use penfold_state::{Intent, Limits, Report};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use token_line::{LONGEST_TOKEN, SHORTEST_TOKEN, TokenLine, is_token_byte};
 
 /// A sandbox, as observed at one moment.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
+use penfold_api::TokenLine;
 use penfold_client::{Client, ServerAddress};
 
 use crate::args::usage;
@@ -85,7 +86,7 @@ fn refused(verb: &Verb) -> Failure {
         .hint(format!("leave out `--host`, or unset `{HOST}`"))
 }
 
-/// Reads the token: the first line of the file that is neither empty nor a comment.
+/// Reads the token: that of the first line of the file that is neither empty nor a comment.
 fn token(global: &Global) -> Result<Option<String>, Failure> {
     let variable = || variables::get(OsStr::new(TOKEN_FILE)).filter(|path| !path.is_empty());
     let named = global.token_file.clone().or_else(|| variable().map(PathBuf::from));
@@ -93,8 +94,7 @@ fn token(global: &Global) -> Result<Option<String>, Failure> {
     let sentence = format!("cannot read the token in `{}`", path.display());
     let text = std::fs::read_to_string(&path)
         .map_err(|error| Failure::new(FailureKind::from(&error), sentence.clone()).because(error))?;
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    match lines.next() {
+    match text.lines().find_map(TokenLine::parse).map(|line| line.token) {
         Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(token.to_owned())),
         Some(_) => {
             Err(Failure::new(FailureKind::Usage, sentence).because("it has other characters than a token"))

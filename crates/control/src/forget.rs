@@ -124,7 +124,7 @@ pub fn remove_record(resolver: &Resolver, known: &SandboxRef, limits: &EndLimits
             // The lock may have been taken at the very moment of its release.
             Ok(Some(mut record)) => {
                 record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source })?;
-                if let Some(name) = &known.name {
+                if let Some(name) = &known.held_name() {
                     // If the sandbox was killed with its supervisors, its name may be left. A living holder of the name
                     // is another sandbox.
                     let _ = forget_name(resolver.root(), name, &known.id);

@@ -1,6 +1,7 @@
 //! Finds sandboxes, shows their status, and ends them: for commands, and for servers.
 //!
 //! - [`resolve`] — finds a sandbox by its id or name.
+//! - [`Scope`] — the sandboxes that a caller may know of.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`usage`] — the CPU time, the memory and the processes of a sandbox.
 //! - [`end_sandboxes()`] — stops or kills many sandboxes at once; [`wait_for_sandboxes()`], [`forget_sandbox()`], [`remove_record()`].
@@ -29,6 +30,7 @@ mod holders;
 mod lease;
 mod pause;
 pub mod resolve;
+mod scope;
 mod start;
 mod threads;
 mod timeout;
@@ -44,6 +46,7 @@ pub use holders::{is_supervised, supervised_processes};
 pub use lease::{LeaseError, extend_lease};
 pub use pause::{PauseError, pause_sandbox, unpause_sandbox};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
+pub use scope::Scope;
 pub use start::{START_REQUEST, StartError, start_detached};
 pub use threads::{at_once, on_all_processors};
 pub use usage::{CpuRates, Meter, SandboxUsage};

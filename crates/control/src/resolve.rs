@@ -26,6 +26,8 @@ use penfold_state::record::{Registry, StateError};
 use penfold_state::survivors::LivingSurvivor;
 use penfold_state::{LeafLabel, LeafName};
 
+use crate::scope::Scope;
+
 pub use self::error::{Candidate, ResolveError};
 pub use self::sandbox_ref::SandboxRef;
 
@@ -49,7 +51,7 @@ pub(crate) fn wait_a_moment() {
 /// Finds the sandboxes of one state root. Each kind of trace is read once: make a new value to read again.
 #[derive(Debug)]
 pub struct Resolver {
-    root: PathBuf,
+    scope: Scope,
     registry: Result<Option<Registry>, StateError>,
     fingerprints: Fingerprints,
 }
@@ -72,8 +74,14 @@ impl ResolverEntry {
 impl Resolver {
     /// Makes a resolver for the records below `root`, which need not exist.
     pub fn new(root: &Path) -> Resolver {
+        Resolver::within(&Scope::whole(root))
+    }
+
+    /// Makes a resolver that finds and lists the sandboxes in this scope only.
+    pub fn within(scope: &Scope) -> Resolver {
+        let root = scope.root();
         Resolver {
-            root: root.to_owned(),
+            scope: scope.clone(),
             registry: Registry::open_existing(root),
             fingerprints: Fingerprints::below(root),
         }
@@ -82,12 +90,17 @@ impl Resolver {
     /// Makes a resolver for the same root that has read nothing yet.
     #[must_use]
     pub fn again(&self) -> Resolver {
-        Resolver::new(&self.root)
+        Resolver::within(&self.scope)
     }
 
     /// Returns the state root.
     pub fn root(&self) -> &Path {
-        &self.root
+        self.scope.root()
+    }
+
+    /// Tells whether a sandbox is in the scope.
+    pub(crate) fn is_in_scope(&self, known: &SandboxRef) -> bool {
+        self.scope.has(known.intent.as_ref())
     }
 
     /// Returns why no records can be read, if that is so.
@@ -116,7 +129,7 @@ impl Resolver {
         // The next life of a sandbox takes the name first, and then makes its record.
         for _ in 0..RESTART_LOOKS {
             let is_passed_on = || {
-                let holder = names::name_holder(&self.root, word).ok().flatten();
+                let holder = self.scope.name_holder(word).ok().flatten();
                 holder.is_some_and(|holder| holder != known.id)
             };
             if !has_policy(known.intent.as_ref()) || known.name.as_deref() != Some(word) || !is_passed_on() {
@@ -148,7 +161,7 @@ impl Resolver {
         if let Some(known) = self.by_whole_id(word) {
             return Ok(known);
         }
-        if !names::is_name(word) {
+        if !names::is_held_name(word) {
             return Err(not_found());
         }
         if let Some(known) = self.by_held_name(word) {
@@ -190,7 +203,7 @@ impl Resolver {
             .record_names()?
             .iter()
             .filter_map(|id| self.by_id(id))
-            .filter(|known| known.name.as_deref() == Some(name))
+            .filter(|known| self.is_in_scope(known) && known.name.as_deref() == Some(name))
             .filter(|known| known.record.as_ref().is_some_and(|files| !may_live(files)))
             .collect();
         found.sort_by_key(|known| {
@@ -205,7 +218,12 @@ impl Resolver {
     /// When the records cannot be read.
     pub fn all(&self) -> io::Result<Vec<SandboxRef>> {
         self.check()?;
-        Ok(self.ids()?.iter().filter_map(|id| self.by_id(id)).collect())
+        Ok(self
+            .ids()?
+            .iter()
+            .filter_map(|id| self.by_id(id))
+            .filter(|known| self.is_in_scope(known))
+            .collect())
     }
 
     /// # Errors
@@ -238,7 +256,7 @@ impl Resolver {
     }
 
     fn unreadable(&self, word: &str, error: &dyn std::error::Error, kind: io::ErrorKind) -> ResolveError {
-        let why = format!("{} (below `{}`)", error_chain(error), self.root.display());
+        let why = format!("{} (below `{}`)", error_chain(error), self.root().display());
         ResolveError::Unreadable { word: word.to_owned(), why, kind }
     }
 
@@ -265,7 +283,7 @@ impl Resolver {
         let is_it = |known: &SandboxRef| {
             known.intent.as_ref().is_none_or(|intent| whole.is_none_or(|whole| whole == intent.id))
         };
-        found.filter(is_it)
+        found.filter(is_it).filter(|known| self.is_in_scope(known))
     }
 
     /// Finds the sandbox with this id, by its record, its leaf or its supervisor's socket.
@@ -311,7 +329,7 @@ impl Resolver {
             claimed = home == RecordHome::Here;
             intent = label.intent;
         }
-        let name = intent.as_ref().and_then(|intent| intent.name.clone());
+        let name = intent.as_ref().and_then(|intent| self.scope.shown_name(intent));
         // A life that begins gets its launch file after its record.
         let is_newest = |files: &Files| files.has_launch() || !files.has_ended();
         let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(is_newest);
@@ -367,15 +385,17 @@ impl Resolver {
             return Vec::new();
         }
         let ids = self.fingerprints.marked().found().keys().filter(|id| is_prefix(word, id));
-        ids.filter_map(|id| self.by_marker(id)).map(|known| Candidate { id: known.id, name: None }).collect()
+        let marked = ids.filter_map(|id| self.by_marker(id)).filter(|known| self.is_in_scope(known));
+        marked.map(|known| Candidate { id: known.id, name: None }).collect()
     }
 
     /// Finds the living sandbox with this name by its lock, quickly. The record of the holder must not contradict the
     /// name.
     fn by_held_name(&self, word: &str) -> Option<SandboxRef> {
-        let id = names::name_holder(&self.root, word).ok()??;
+        let id = self.scope.name_holder(word).ok()??;
         let known = self.by_id(&id)?;
-        if known.intent.as_ref().is_some_and(|intent| intent.name.as_deref() != Some(word)) {
+        let contradicts = known.intent.is_some() && known.name.as_deref() != Some(word);
+        if contradicts || !self.is_in_scope(&known) {
             return None;
         }
         Some(SandboxRef { name: Some(word.to_owned()), ..known })
@@ -383,8 +403,8 @@ impl Resolver {
 
     /// Returns the last holder of a name, if its record cannot be opened to check.
     fn closed_with_name(&self, word: &str) -> Option<Candidate> {
-        let id = names::last_holder(&self.root, word).ok()??;
-        let known = self.by_id(&id).filter(SandboxRef::is_closed)?;
+        let id = self.scope.last_holder(word).ok()??;
+        let known = self.by_id(&id).filter(|known| known.is_closed() && self.is_in_scope(known))?;
         Some(Candidate { id: known.id, name: Some(word.to_owned()) })
     }
 
@@ -402,7 +422,7 @@ impl Resolver {
     /// Lists all sandboxes, including those without a record; `living` is filled in for those with the name `word`.
     fn entries(&self, word: &str) -> io::Result<Vec<ResolverEntry>> {
         let entry = |id: &String| {
-            let known = self.by_id(id)?;
+            let known = self.by_id(id).filter(|known| self.is_in_scope(known))?;
             let living = known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
             Some(ResolverEntry::of(known, living))
         };
@@ -436,7 +456,7 @@ impl Resolver {
         let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone());
         let root = root.or_else(held).or_else(spared);
         match root {
-            Some(root) if fingerprints::is_same_root(&root, &self.root) => RecordHome::Here,
+            Some(root) if fingerprints::is_same_root(&root, self.root()) => RecordHome::Here,
             Some(_) => RecordHome::Elsewhere,
             None => RecordHome::Unknown,
         }
@@ -503,7 +523,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let leaf = base.path().join(LeafName::of(id));
         let early = Resolver {
-            root: base.path().join("root"),
+            scope: Scope::whole(&base.path().join("root")),
             registry: Ok(None),
             fingerprints: Fingerprints::looked_at(
                 &base.path().join("root"),

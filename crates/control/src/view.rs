@@ -270,7 +270,7 @@ pub fn select_sandboxes(resolver: &Resolver, all: bool) -> io::Result<Vec<(Sandb
 
 /// Finds and observes one sandbox of a list; `None` when it is not in the list, or has gone meanwhile.
 fn look_for_list(resolver: &Resolver, id: &str, all: bool) -> Option<ListedSandbox> {
-    let known = resolver.by_id(id)?;
+    let known = resolver.by_id(id).filter(|known| resolver.is_in_scope(known))?;
     if !all && derive_status::is_over(resolver, &known) {
         return Some(ListedSandbox::Over(known.id));
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use penfold_cgroup::v1freezer::V1Freezer;
 use penfold_cgroup::{LeafPlace, NoPlace, mountinfo};
-use penfold_process::{Pid, ProcFs, Process, Signal};
+use penfold_process::{Pid, ProcFs, Process, Signal, quote_words};
 use penfold_teardown::Level;
 use rustix::fs::Access;
 use rustix::process::{PidfdFlags, Resource, pidfd_open};
@@ -132,6 +132,14 @@ pub fn other_root(root: &Path, living: usize) -> Ability {
     let found = format!("{living} {those} below another state root of this user, {shown}");
     let meaning = "commands act on the sandboxes of one state root only";
     ability("other-root", State::Ok, found, meaning).mend(format!("penfold --root {shown} ps"))
+}
+
+/// Describes a file with tokens that other users can read or change.
+pub fn open_token_file(path: &Path) -> Ability {
+    let shown = quote_words([path.to_string_lossy()]);
+    let found = format!("other users can read or change {shown}");
+    let meaning = "who has a token of `penfold serve` acts as its tenant";
+    ability("token-file", State::Warn, found, meaning).mend(format!("chmod 600 {shown}"))
 }
 
 /// Tries to hold and signal a process by a pidfd.

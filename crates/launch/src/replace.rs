@@ -28,7 +28,8 @@ pub(crate) fn take_name(
     explainer: &mut dyn Explainer,
 ) -> Result<NameClaim, LaunchError> {
     let root = &surroundings.state_root;
-    let refused = |why: &dyn std::fmt::Display| LaunchError::new(format!("cannot replace `{name}`: {why}"));
+    let shown = names::name_in(name);
+    let refused = |why: &dyn std::fmt::Display| LaunchError::new(format!("cannot replace `{shown}`: {why}"));
     let begun = Instant::now();
     loop {
         let holder = match names::take_name(root, name, id) {

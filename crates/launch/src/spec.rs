@@ -13,7 +13,7 @@ use penfold_request::value::{self, EnvSetting, ReservedSignal};
 use penfold_request::{Containment, OwnerAction, SandboxSpec, USUAL_VARIABLES};
 use penfold_resource::request::{PlanPlaces, Request};
 use penfold_resource::{PlannedResource, ResourceOwner};
-use penfold_state::{Detach, EventLog, Id, OnFailure, OwnerExit, ReportFile, ScratchSpec, Spec};
+use penfold_state::{Detach, EventLog, Id, OnFailure, OwnerExit, ReportFile, ScratchSpec, Spec, names};
 use penfold_teardown::{MARKER, SpareRule};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -168,7 +168,8 @@ pub(crate) fn start_spec(
     let stop_command = stop_words(spec.stop.as_ref(), sockets, &profile::program_inside(spec, surroundings))?;
     // Last, after all checks: this step stops another sandbox.
     let name = spec.name.as_deref().filter(|_| caller.replace);
-    let claim = name.map(|name| replace::take_name(name, &id, surroundings, explainer)).transpose()?;
+    let held = name.map(|name| names::held_name(names::tenant_of(&spec.labels), name));
+    let claim = held.map(|name| replace::take_name(&name, &id, surroundings, explainer)).transpose()?;
     Ok(Spec {
         id,
         timeout: spec.timeout_ms.and_then(limit),

@@ -8,33 +8,64 @@ use crate::deleted::Deleted;
 use crate::drain::Drain;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use crate::tokens::Tenant;
 
 /// What every handler can reach; a clone is another handle.
 pub type AppState = Arc<App>;
 
-/// The parts of a running server.
+/// The parts of a running server, as one tenant reaches them.
 #[derive(Debug)]
 pub struct App {
     /// The settings.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The calls into penfold.
     pub engine: Engine,
-    /// The counters behind `/metrics`.
-    pub metrics: Metrics,
-    /// The end of the server, which streams wait for.
+    /// The end of the server, or of the tenant's access, which streams wait for.
     pub drain: Drain,
     /// The reports of removed records.
     pub deleted: Deleted,
-    ready: AtomicBool,
+    /// The counters behind `/metrics`.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Those of the whole server, if they are others.
+    of_server: Option<Arc<Metrics>>,
+    ready: Arc<AtomicBool>,
 }
 
 impl App {
-    /// Makes the parts of a server with these settings.
+    /// Makes the parts of a server with these settings, for callers that reach everything.
     pub fn new(config: Config) -> AppState {
-        let metrics = Metrics::default();
+        let metrics = Arc::new(Metrics::default());
         let engine = Engine::new(&config, &metrics);
-        let ready = AtomicBool::new(false);
-        Arc::new(App { config, engine, metrics, drain: Drain::default(), deleted: Deleted::default(), ready })
+        Arc::new(App {
+            config: Arc::new(config),
+            engine,
+            metrics,
+            drain: Drain::default(),
+            deleted: Deleted::default(),
+            of_server: None,
+            ready: Arc::default(),
+        })
+    }
+
+    /// Makes the parts that the callers of a tenant reach.
+    pub(crate) fn for_tenant(&self, tenant: &Arc<Tenant>) -> AppState {
+        let own = Arc::new(Metrics::default());
+        let engine = self.engine.for_tenant(tenant, &own);
+        let reaches_all = engine.scope().is_whole();
+        Arc::new(App {
+            config: Arc::clone(&self.config),
+            engine,
+            metrics: if reaches_all { Arc::clone(&self.metrics) } else { own },
+            drain: Drain::default(),
+            deleted: Deleted::default(),
+            of_server: (!reaches_all).then(|| Arc::clone(&self.metrics)),
+            ready: Arc::clone(&self.ready),
+        })
+    }
+
+    /// Counts something for the tenant and for the server.
+    pub(crate) fn count(&self, add: impl Fn(&Metrics)) {
+        [Some(&self.metrics), self.of_server.as_ref()].into_iter().flatten().for_each(|metrics| add(metrics));
     }
 
     /// Tells whether the orphans of the state root were recovered.

@@ -6,9 +6,9 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 
-use crate::caller::{Caller, Peer};
+use crate::caller::Peer;
 use crate::refusal::Refusal;
-use crate::tokens::Tokens;
+use crate::tokens::{Token, Tokens};
 
 /// The header with the token, for clients that use `Authorization` for something else.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-penfold-token");
@@ -18,18 +18,18 @@ const PREFIX: &str = "/t/";
 /// Answered without a token: monitors need it, and it says nothing.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Decides whether a request is served, and removes the token from its headers. `by_path` is what
+/// Decides whether a request is served, and removes the token from its headers. Returns the token. `by_path` is what
 /// [`take_from_path`] took; `takes_bearer` is that of the path's dialect.
 ///
 /// # Errors
 /// 401 without a valid token, 403 for a request from a web page.
-pub(crate) fn authorize_request(
-    tokens: &Tokens,
+pub(crate) fn authorize_request<'a>(
+    tokens: &'a Tokens,
     peer: Peer,
     by_path: Option<&str>,
     parts: &mut Parts,
     takes_bearer: bool,
-) -> Result<Caller, Refusal> {
+) -> Result<Option<&'a Token>, Refusal> {
     let by_header = parts.headers.remove(HEADER);
     let by_bearer = if takes_bearer { parts.headers.remove(header::AUTHORIZATION) } else { None };
     let bearer = by_bearer.as_ref().and_then(|value| bearer(value.as_bytes()));
@@ -45,7 +45,7 @@ pub(crate) fn authorize_request(
         Peer::Tcp(_) if token.is_none() && !is_open => refuse_web_pages(parts)?,
         _ => {}
     }
-    Ok(Caller { peer, token })
+    Ok(token)
 }
 
 fn unauthorized() -> Refusal {

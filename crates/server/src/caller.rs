@@ -11,15 +11,6 @@ pub enum Peer {
     Tcp(SocketAddr),
 }
 
-/// Who sent a request; each request has this extension.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// The other end of the connection.
-    pub peer: Peer,
-    /// The place of the token in the list, from 1.
-    pub token: Option<usize>,
-}
-
 /// The id of a request, from the caller or made here; each request has this extension, each answer the header
 /// `x-request-id`.
 #[derive(Debug, Clone, PartialEq, Eq)]

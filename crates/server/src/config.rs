@@ -20,6 +20,10 @@ pub struct Config {
     pub environment: Vec<(OsString, OsString)>,
     /// The tokens of callers on TCP; without any, every caller on TCP is served.
     pub tokens: Tokens,
+    /// The file of the tokens, which is read again at SIGHUP. Without one, SIGHUP ends the server.
+    pub token_file: Option<PathBuf>,
+    /// Whether this process had a controlling terminal when it began: a SIGHUP that comes with its end ends the server.
+    pub has_terminal: bool,
     /// What a caller can use at most.
     pub limits: Limits,
     /// The time that requests have to finish once the server is asked to end.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 
 use crate::app::AppState;
@@ -21,6 +21,8 @@ pub struct Dialect {
     pub owns: fn(&str) -> bool,
     /// Whether `Authorization: Bearer` has the token of the server; other dialects leave that header to their routes.
     pub takes_bearer: bool,
+    /// Tells whether a request changes nothing: a token that is read-only is good for it.
+    pub reads: fn(&Method, &str) -> bool,
     /// The form of a refusal: the answer to a request of this dialect that reaches no route.
     pub refusal: fn(&Refusal) -> Response,
     /// The routes. At most one dialect of a list has a fallback for all paths.
@@ -34,6 +36,7 @@ const PLAIN: Dialect = Dialect {
     name: "none",
     owns: |_| true,
     takes_bearer: false,
+    reads: |method, _| method.is_safe(),
     refusal: |refusal| (refusal.status, format!("{}\n", refusal.sentence)).into_response(),
     routes: |_| Router::new(),
     is_served: false,

@@ -5,20 +5,24 @@ mod quota;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use penfold_control::{
-    ForgetError, ResolveError, Resolver, SandboxRef, SandboxView, StartError, start_detached, view,
+    ForgetError, ResolveError, Resolver, SandboxRef, SandboxView, Scope, StartError, start_detached, view,
 };
+use penfold_state::names;
 use prometheus_client::metrics::counter::Counter;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
 use crate::descriptors;
+use crate::locks::Locks;
 use crate::metrics::Metrics;
+use crate::records::find_sandbox;
 use crate::sent_body::run_beside;
+use crate::tokens::Tenant;
 
 pub use create::{NewSandbox, is_settable};
 
@@ -59,15 +63,24 @@ pub enum EngineError {
     Abandoned,
 }
 
-/// The calls into penfold.
+/// The calls into penfold, for the callers of one tenant.
 #[derive(Debug)]
 pub struct Engine {
-    state_root: PathBuf,
+    shared: Arc<Shared>,
+    scope: Scope,
+    /// `None` for callers without a token.
+    tenant: Option<Arc<Tenant>>,
+    /// The counters of sandboxes that were started.
+    started: Vec<Counter>,
+}
+
+/// What the engines of all tenants share.
+#[derive(Debug)]
+struct Shared {
     program: PathBuf,
     environment: Arc<Vec<(OsString, OsString)>>,
-    creating: Mutex<()>,
+    creating: Locks,
     quota: Arc<quota::Quota>,
-    started: Counter,
     checking: Mutex<()>,
     followers: Arc<Semaphore>,
     enders: Arc<Semaphore>,
@@ -82,37 +95,56 @@ const ENDERS: usize = 1024;
 impl Engine {
     /// Makes the engine of a server with these settings.
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> Engine {
-        Engine {
-            state_root: config.state_root.clone(),
+        let shared = Shared {
             program: config.program.clone(),
             environment: Arc::new(config.environment.clone()),
-            creating: Mutex::new(()),
+            creating: Locks::default(),
             quota: Arc::new(quota::Quota::new(config.limits.sandboxes)),
-            started: metrics.sandboxes_started.clone(),
             checking: Mutex::new(()),
             followers: Arc::new(Semaphore::new(FOLLOWERS.min(descriptors::most_streams()))),
             enders: Arc::new(Semaphore::new(ENDERS)),
-        }
+        };
+        let scope = Scope::whole(&config.state_root);
+        let started = vec![metrics.sandboxes_started.clone()];
+        Engine { shared: Arc::new(shared), scope, tenant: None, started }
     }
 
-    /// The directory with the records.
-    pub fn state_root(&self) -> &Path {
-        &self.state_root
+    /// Makes the engine for the callers of a tenant.
+    pub(crate) fn for_tenant(&self, tenant: &Arc<Tenant>, metrics: &Metrics) -> Engine {
+        let root = self.scope.root();
+        let scope = match &tenant.name {
+            Some(name) if tenant.is_admin => Scope::of_admin(root, name),
+            Some(name) => Scope::of_tenant(root, name, tenant.is_alone),
+            None => Scope::whole(root),
+        };
+        let mut started = self.started.clone();
+        started.push(metrics.sandboxes_started.clone());
+        Engine { shared: Arc::clone(&self.shared), scope, tenant: Some(Arc::clone(tenant)), started }
     }
 
-    /// A lock for those that look for a sandbox and create one if there is none.
-    pub fn creating(&self) -> &Mutex<()> {
-        &self.creating
+    /// The sandboxes that the callers reach.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The name of the tenant to whom new sandboxes belong.
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_ref()?.name.as_deref()
+    }
+
+    /// A lock for those that look for a sandbox of the tenant and create one if there is none.
+    pub async fn creating(&self) -> OwnedMutexGuard<()> {
+        self.shared.creating.lock(self.tenant().unwrap_or_default()).await
     }
 
     /// A lock for those that search the whole host.
     pub fn checking(&self) -> &Mutex<()> {
-        &self.checking
+        &self.shared.checking
     }
 
     /// A place for one more stream or wait; `None` when there are as many as there can be.
     pub fn follower(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.followers).try_acquire_owned().ok()
+        Arc::clone(&self.shared.followers).try_acquire_owned().ok()
     }
 
     /// A place for one more request that ends something.
@@ -120,7 +152,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Busy`] when there are as many as there can be.
     pub fn ender(&self) -> Result<OwnedSemaphorePermit, EngineError> {
-        Arc::clone(&self.enders).try_acquire_owned().map_err(|_| EngineError::Busy)
+        Arc::clone(&self.shared.enders).try_acquire_owned().map_err(|_| EngineError::Busy)
     }
 
     /// Does work that may wait for long, on a thread of its own: the threads of [`Engine::call`] are few, and stay free for
@@ -131,15 +163,15 @@ impl Engine {
     pub async fn wait<T: Send + 'static>(
         &self,
         place: OwnedSemaphorePermit,
-        work: impl FnOnce(&Path) -> T + Send + 'static,
+        work: impl FnOnce(&Scope) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
         if cfg!(fuzzing) {
             return Err(EngineError::Abandoned);
         }
-        let root = self.state_root.clone();
+        let scope = self.scope.clone();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let begun = run_beside("wait", move || {
-            let done = work(&root);
+            let done = work(&scope);
             drop(place);
             // The request may be gone.
             let _ = sender.send(done);
@@ -148,21 +180,21 @@ impl Engine {
         receiver.await.map_err(|_| EngineError::Abandoned)
     }
 
-    /// Does short blocking work on a thread beside the runtime; the work gets the state root. A caller that goes away does
+    /// Does short blocking work on a thread beside the runtime; the work gets the scope of the callers. A caller that goes away does
     /// not end the work.
     ///
     /// # Errors
     /// [`EngineError::Abandoned`] if the work panicked or the runtime ends.
     pub async fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Path) -> T + Send + 'static,
+        work: impl FnOnce(&Scope) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
         // A fuzzed request must change nothing on this host.
         if cfg!(fuzzing) {
             return Err(EngineError::Abandoned);
         }
-        let root = self.state_root.clone();
-        tokio::task::spawn_blocking(move || work(&root)).await.map_err(|_| EngineError::Abandoned)
+        let scope = self.scope.clone();
+        tokio::task::spawn_blocking(move || work(&scope)).await.map_err(|_| EngineError::Abandoned)
     }
 
     /// Starts a detached sandbox. Returns its id once its command runs.
@@ -170,14 +202,18 @@ impl Engine {
     /// # Errors
     /// When the command does not run; nothing is left then, unless the error is of the kind [`penfold_request::RefusalKind::Unverified`].
     pub async fn create(&self, mut wanted: NewSandbox) -> Result<String, EngineError> {
-        let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
-        let quota = Arc::clone(&self.quota);
-        let id = self.call(move |root| {
-            // Nobody else can set this label.
-            wanted.spec.labels.remove(quota::LABEL);
-            if let Some(token) = wanted.token {
-                quota.take(token, root)?;
-                wanted.spec.labels.insert(quota::LABEL.to_owned(), token.to_string());
+        let Shared { program, environment, quota, .. } = &*self.shared;
+        let (program, environment) = (program.clone(), Arc::clone(environment));
+        let (quota, tenant) = (Arc::clone(quota), self.tenant.clone());
+        let id = self.call(move |scope| {
+            let root = scope.root();
+            // Nobody else can set these labels.
+            let labels = &mut wanted.spec.labels;
+            labels.retain(|key, _| key != quota::LABEL && key != names::TENANT);
+            if let Some(tenant) = &tenant {
+                quota.take(tenant, root)?;
+                let (key, value) = quota::label(tenant);
+                labels.insert(key.to_owned(), value.to_owned());
             }
             penfold_sys::crash_point!("serve-sandbox-wanted");
             let environment = wanted.environment(&environment);
@@ -186,7 +222,9 @@ impl Engine {
             made.map_err(EngineError::Start)
         });
         let id = id.await??;
-        self.started.inc();
+        for counter in &self.started {
+            counter.inc();
+        }
         Ok(id)
     }
 
@@ -195,10 +233,11 @@ impl Engine {
     /// # Errors
     /// When it cannot be executed.
     pub async fn execute(&self, words: Vec<OsString>) -> Result<Output, EngineError> {
-        let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
-        self.call(move |root| {
+        let Shared { program, environment, .. } = &*self.shared;
+        let (program, environment) = (program.clone(), Arc::clone(environment));
+        self.call(move |scope| {
             let mut command = Command::new(&program);
-            command.arg("--root").arg(root).args(words).stdin(Stdio::null());
+            command.arg("--root").arg(scope.root()).args(words).stdin(Stdio::null());
             command.env_clear().envs(environment.iter().map(|(key, value)| (key, value)));
             command.output().map_err(|source| EngineError::Execute { program, source })
         })
@@ -210,8 +249,10 @@ impl Engine {
     /// # Errors
     /// When the records cannot be read.
     pub async fn list(&self, all: bool) -> Result<Vec<(SandboxRef, SandboxView)>, EngineError> {
-        self.call(move |root| view::select_sandboxes(&Resolver::new(root), all).map_err(EngineError::Look))
-            .await?
+        self.call(move |scope| {
+            view::select_sandboxes(&Resolver::within(scope), all).map_err(EngineError::Look)
+        })
+        .await?
     }
 
     /// Finds one sandbox by its id, a unique prefix of the id, or its name; the view is `None` while it is being made.
@@ -219,10 +260,9 @@ impl Engine {
     /// # Errors
     /// When there is no such sandbox, or the word is ambiguous.
     pub async fn find(&self, word: String) -> Result<(SandboxRef, Option<SandboxView>), EngineError> {
-        self.call(move |root| {
-            let resolver = Resolver::new(root);
-            let known = resolver.resolve(&word)?;
-            let seen = view::observe_sandbox(&resolver, &known);
+        self.call(move |scope| {
+            let known = find_sandbox(scope, &word)?;
+            let seen = view::observe_sandbox(&Resolver::new(scope.root()), &known);
             Ok((known, seen))
         })
         .await?
@@ -245,6 +285,8 @@ mod tests {
             program: "/nonexistent".into(),
             environment: Vec::new(),
             tokens: Tokens::default(),
+            token_file: None,
+            has_terminal: false,
             limits: Limits::default(),
             drain: Duration::ZERO,
         };

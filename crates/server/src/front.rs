@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
@@ -18,7 +17,9 @@ use crate::descriptors;
 use crate::dialect::{Dialect, Dialects};
 use crate::metrics::RequestLabels;
 use crate::refusal::Refusal;
+use crate::tenants::{Served, Tenants};
 use crate::timed_body::TimedBody;
+use crate::tokens::Token;
 
 /// The header with the id of a request.
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -28,16 +29,15 @@ const LONGEST_ID: usize = 128;
 /// The routes of a server, with all that happens before and after each.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
-    app: AppState,
     dialects: Dialects,
-    router: Router,
+    pub(crate) tenants: Tenants,
 }
 
 impl Front {
     pub(crate) fn new(app: &AppState, dialects: Vec<Dialect>) -> Front {
         let dialects = Dialects::new(dialects);
-        let router = dialects.router(app);
-        Front { app: AppState::clone(app), dialects, router }
+        let tenants = Tenants::new(app, &dialects);
+        Front { dialects, tenants }
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
     two_lengths: bool,
 ) -> Response {
-    let Front { app, dialects, mut router } = front;
+    let Front { dialects, tenants } = front;
     let begun = Instant::now();
     let (mut parts, body) = request.into_parts();
     let id = request_id(&parts.headers);
@@ -57,23 +57,22 @@ pub(crate) async fn serve(
     let length = parts.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let token = auth::take_from_path(&mut parts.uri);
     let dialect = dialects.of(parts.uri.path());
-    let admitted =
-        one_length(two_lengths).and_then(|()| check(&parts, length, app.config.limits.head)).and_then(|()| {
-            auth::authorize_request(
-                &app.config.tokens,
-                peer,
-                token.as_deref(),
-                &mut parts,
-                dialect.takes_bearer,
-            )
-        });
+    let limits = tenants.whole().app.config.limits;
+    let admitted = one_length(two_lengths).and_then(|()| check(&parts, length, limits.head)).and_then(|()| {
+        tenants.admit(|tokens| {
+            let bearer = dialect.takes_bearer;
+            let token = auth::authorize_request(tokens, peer, token.as_deref(), &mut parts, bearer)?;
+            may_change(dialect, token, &parts)?;
+            Ok(token)
+        })
+    });
     let method = parts.method.clone();
     let path = parts.uri.path().to_owned();
+    let app = AppState::clone(&admitted.as_ref().unwrap_or(tenants.whole()).app);
     let mut response = match admitted {
-        Ok(caller) => {
-            parts.extensions.insert(caller);
+        Ok(Served { mut router, .. }) => {
             parts.extensions.insert(RequestId(id.clone()));
-            let body = Body::new(TimedBody::new(body, app.config.limits.body_times()));
+            let body = Body::new(TimedBody::new(body, limits.body_times()));
             penfold_sys::crash_point!("serve-admitted");
             // A router is always ready, and cannot fail.
             match router.call(Request::from_parts(parts, body)).await {
@@ -87,18 +86,28 @@ pub(crate) async fn serve(
     };
     penfold_sys::crash_point!("serve-answering");
     // A body of unknown length is where servers disagree about its end: nothing may follow on the connection.
-    if is_chunked || declared > u64::try_from(app.config.limits.body).unwrap_or(u64::MAX) {
+    if is_chunked || declared > u64::try_from(limits.body).unwrap_or(u64::MAX) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(&REQUEST_ID, id);
     }
     let (status, time) = (response.status(), begun.elapsed());
-    app.metrics.requests.get_or_create(&RequestLabels::new(dialect.name, &method, status)).inc();
-    app.metrics.request_seconds.observe(time.as_secs_f64());
+    app.count(|metrics| {
+        metrics.requests.get_or_create(&RequestLabels::new(dialect.name, &method, status)).inc();
+        metrics.request_seconds.observe(time.as_secs_f64());
+    });
     let ms = time.as_secs_f64() * 1000.0;
     tracing::info!(%method, path, status = status.as_u16(), ms, %peer, id, "request");
     response
+}
+
+/// Refuses a request that may change something, if the token is good for looking only.
+fn may_change(dialect: &Dialect, token: Option<&Token>, parts: &Parts) -> Result<(), Refusal> {
+    if token.is_none_or(|token| !token.is_read_only) || (dialect.reads)(&parts.method, parts.uri.path()) {
+        return Ok(());
+    }
+    Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "this token is read-only"))
 }
 
 /// The id that the caller gave, if it can be a header and a word of a log line, or a new one.

@@ -38,6 +38,8 @@ impl Edge {
             program: "/nonexistent".into(),
             environment: Vec::new(),
             tokens: Tokens::parse(TOKEN.as_bytes()).expect("it is a token"),
+            token_file: None,
+            has_terminal: false,
             limits: Limits::default(),
             drain: std::time::Duration::ZERO,
         };

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use penfold_control::Scope;
 use penfold_state::{counters, error_chain};
 
 use crate::app::AppState;
@@ -33,14 +34,10 @@ async fn ready(State(app): State<AppState>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(app): State<AppState>) -> impl IntoResponse {
-    let of_root = app.engine.call(counters::read_counters).await;
-    let of_root = match of_root {
-        Ok(Ok(counters)) => Some(counters),
-        Ok(Err(error)) => {
-            tracing::warn!("cannot read the counters: {}", error_chain(&error));
-            None
-        }
-        Err(_) => None,
-    };
+    // They count the sandboxes of all.
+    let read = |scope: &Scope| scope.has_unowned().then(|| counters::read_counters(scope.root()));
+    let of_root = app.engine.call(read).await.ok().flatten().and_then(|counters| {
+        counters.inspect_err(|error| tracing::warn!("cannot read the counters: {}", error_chain(error))).ok()
+    });
     ([(header::CONTENT_TYPE, OPEN_METRICS)], app.metrics.text(of_root))
 }

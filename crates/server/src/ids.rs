@@ -6,10 +6,9 @@
 
 mod claim;
 mod idempotency;
-mod locks;
 mod places;
 
+pub use crate::locks::Locks;
 pub use claim::{ClaimError, IdClaim, forget_claim, hashed_name};
 pub use idempotency::{Created, KeyError, create_once};
-pub use locks::Locks;
 pub use places::{Places, Reserved, Spot};

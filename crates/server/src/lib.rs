@@ -4,6 +4,7 @@
 //! - [`serve()`] — listens, answers, drains.
 //! - [`Dialect`] — an API that the server serves. The dialects are crates above this one: `penfold-api-native` and
 //!   `penfold-api-cloudflare`. This crate knows the list that it is given, and none by its name.
+//! - [`Tokens`] — whose a caller is. Each tenant is served by parts of its own ([`App`]), which reach its sandboxes only.
 //! - [`Engine`] — the calls into penfold, off the runtime.
 //! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
@@ -37,6 +38,7 @@ mod health;
 pub mod ids;
 mod limits;
 mod listen;
+mod locks;
 mod log_output;
 pub mod log_stream;
 mod metrics;
@@ -48,13 +50,14 @@ mod refusal;
 pub mod sent_body;
 mod serve;
 pub mod sessions;
+mod tenants;
 mod timed_body;
 mod timed_stream;
 mod tokens;
 
 pub use address::{Address, InvalidAddress};
 pub use app::{App, AppState};
-pub use caller::{Caller, Peer, RequestId};
+pub use caller::{Peer, RequestId};
 pub use config::Config;
 pub use deleted::Deleted;
 pub use dialect::Dialect;
@@ -67,5 +70,5 @@ pub use log_output::{LogFormat, log_to_standard_error};
 pub use metrics::{Metrics, RefusedLabels, RequestLabels};
 pub use no_space::is_no_space;
 pub use refusal::Refusal;
-pub use serve::{ServeEvent, serve};
-pub use tokens::{InvalidTokens, Tokens};
+pub use serve::{ServeEvent, has_terminal, serve};
+pub use tokens::{InvalidTokens, ReadTokensError, Tenant, Token, Tokens};

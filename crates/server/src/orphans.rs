@@ -36,7 +36,9 @@ pub(crate) fn watch_orphans(app: &AppState) -> io::Result<Arc<Notify>> {
             }
             WatchEvent::Lost(id) => tracing::warn!(id, "a sandbox has lost its supervisors"),
             WatchEvent::Recovered(id) => {
-                app.metrics.sandboxes_recovered.inc();
+                app.count(|metrics| {
+                    metrics.sandboxes_recovered.inc();
+                });
                 tracing::info!(id, "a lost sandbox was recovered");
             }
             WatchEvent::Unrecovered(id) => tracing::error!(id, "something of a lost sandbox may be left"),

@@ -12,6 +12,7 @@ use crate::confinement::{Identity, Profile};
 use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::life::{Life, OnFailure};
+use crate::name_text;
 use crate::spare_plan::SparePlan;
 
 /// The name of the intent's file in a record.
@@ -108,6 +109,18 @@ impl Intent {
     #[must_use]
     pub fn owner(&self) -> ResourceOwner {
         ResourceOwner { id: self.id.short(), boot: self.boot.clone() }
+    }
+
+    /// Returns the tenant to whom the sandbox belongs, if one does.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        name_text::tenant_of(&self.labels)
+    }
+
+    /// Returns the name that the sandbox holds below its state root, if it has one.
+    #[must_use]
+    pub fn held_name(&self) -> Option<String> {
+        self.name.as_ref().map(|name| name_text::held_name(self.tenant(), name))
     }
 
     /// Returns the place in a row of restarts; `None` for a first life.

@@ -37,9 +37,11 @@ pub mod lives;
 pub mod lock;
 pub mod log;
 pub mod marked;
+mod name_text;
 pub mod names;
 mod nested;
 mod notes;
+mod openness;
 pub mod outcome;
 pub mod outside;
 pub mod record;
@@ -74,6 +76,7 @@ pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use life::{Life, OnFailure};
 pub use nested::{EnclosingNotes, NestedNotes, NestedRecord};
+pub use openness::is_open_to_others;
 pub use outcome::{
     ExitStatus, FormerParent, LeakedObject, LeakedProcess, OmittedCounts, Outcome, Report, StartFailure,
     Totals,

@@ -1,4 +1,5 @@
-//! Names of sandboxes: a name belongs to at most one living sandbox.
+//! Names of sandboxes: a name belongs to at most one living sandbox. Each tenant of a server has names of its own, which are
+//! held as `TENANT~NAME`.
 //!
 //! `<root>/names/<name>` is a file that holds an id. The processes that supervise the sandbox lock the file (flock(2)):
 //! a free lock is a free name, however the processes died.
@@ -17,6 +18,10 @@ use crate::clear::list_entries;
 use crate::id::Id;
 use crate::lock;
 use crate::record::{StateError, open_or_make, open_private};
+
+pub use crate::name_text::{
+    NAME_RULE, TENANT, held_name, is_held_name, is_label_key, is_label_value, is_name, name_in, tenant_of,
+};
 
 /// The directory of names below a state root.
 pub const NAMES: &str = "names";
@@ -55,35 +60,6 @@ pub enum NameError {
     },
 }
 
-/// The rule of [`is_name`] in words.
-pub const NAME_RULE: &str = "1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit";
-
-/// Tells whether a text is the name of a sandbox or of a session, by [`NAME_RULE`].
-///
-/// Such a name is safe as the name of a file, a cgroup or a unit.
-pub fn is_name(text: &str) -> bool {
-    is_word(text, b"-_.")
-}
-
-/// Tells whether a text is the key of a label: as a name, with `/` too.
-pub fn is_label_key(text: &str) -> bool {
-    is_word(text, b"-_./")
-}
-
-/// Tells whether a text is the value of a label: at most 256 bytes, no control characters.
-pub fn is_label_value(text: &str) -> bool {
-    const LONGEST: usize = 256;
-    text.len() <= LONGEST && !text.chars().any(char::is_control)
-}
-
-fn is_word(text: &str, marks: &[u8]) -> bool {
-    const LONGEST: usize = 64;
-    let first = text.bytes().next();
-    text.len() <= LONGEST
-        && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
-}
-
 /// Takes a name for a sandbox.
 ///
 /// # Errors
@@ -92,7 +68,7 @@ pub fn take_name(root: &Path, name: &str, id: &Id) -> Result<NameClaim, NameErro
     let mut taken = claim_name(root, name)?;
     if let Err(source) = taken.give(&id.short()) {
         let _ = taken.release(false);
-        return Err(NameError::Io { name: name.to_owned(), source });
+        return Err(NameError::Io { name: name_in(name).to_owned(), source });
     }
     Ok(taken)
 }
@@ -102,8 +78,8 @@ pub fn take_name(root: &Path, name: &str, id: &Id) -> Result<NameClaim, NameErro
 /// # Errors
 /// When the name is held, or the file cannot be made.
 pub fn claim_name(root: &Path, name: &str) -> Result<NameClaim, NameError> {
-    let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
-    if !is_name(name) {
+    let io = |source: io::Error| NameError::Io { name: name_in(name).to_owned(), source };
+    if !is_held_name(name) {
         return Err(io(io::ErrorKind::InvalidInput.into()));
     }
     let top = open_or_make(rustix::fs::CWD, root)?;
@@ -114,7 +90,7 @@ pub fn claim_name(root: &Path, name: &str) -> Result<NameClaim, NameError> {
             .map_err(|errno| io(errno.into()))?;
         if !lock::hold_lock(&file).map_err(io)? {
             let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
-            return Err(NameError::Taken { name: name.to_owned(), holder });
+            return Err(NameError::Taken { name: name_in(name).to_owned(), holder });
         }
         // The last holder may have removed the file between the open and the lock.
         if is_same(&dir, name, &file).map_err(io)? {
@@ -147,7 +123,7 @@ pub fn last_holder(root: &Path, name: &str) -> io::Result<Option<String>> {
 
 /// Opens the file of a name for reading.
 fn open(root: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
-    if !is_name(name) {
+    if !is_held_name(name) {
         return Ok(None);
     }
     let path: PathBuf = root.join(NAMES);
@@ -282,12 +258,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_labels_have_one_rule() {
-        let (longest, longer) = ("a".repeat(64), "a".repeat(65));
-        assert!(["a", "3f9", "a.b_c-d", &longest].into_iter().all(is_name));
-        assert!(!["", ".", "..", "-a", "_a", "a/b", "a\n", "ä", &longer].into_iter().any(is_name));
-        assert!(is_label_key("a/b") && !is_label_key("/b") && !is_label_key(&longer));
-        assert!(is_label_value("") && !is_label_value("a\n") && !is_label_value(&"a".repeat(257)));
+    fn a_tenant_has_names_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let ids: Vec<Id> = (0..3).map(|_| Id::new().unwrap()).collect();
+        let held = [held_name(None, "web"), held_name(Some("alice"), "web"), held_name(Some("bob"), "web")];
+        assert_eq!(held, ["web", "alice~web", "bob~web"]);
+        let _claims: Vec<NameClaim> =
+            held.iter().zip(&ids).map(|(name, id)| take_name(&root, name, id).unwrap()).collect();
+        for (name, id) in held.iter().zip(&ids) {
+            assert_eq!(name_holder(&root, name).unwrap(), Some(id.short()));
+        }
+        match take_name(&root, "alice~web", &ids[0]) {
+            Err(NameError::Taken { name, holder }) => {
+                assert_eq!((name.as_str(), holder), ("web", ids[1].short()));
+            }
+
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use penfold_teardown::{Cause, EndedBy, EndedMember, Findings, Level, SparedProce
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::name_text;
 use crate::requester::Requester;
 
 /// How the leader ended.
@@ -333,8 +334,9 @@ pub(crate) fn cut_command(command: &mut Vec<String>, most: usize) {
 pub(crate) fn cut_labels(labels: &mut BTreeMap<String, String>, most: usize) {
     let mut left = most;
     labels.retain(|key, value| {
-        let fits = key.len() + value.len() <= left;
-        left -= if fits { key.len() + value.len() } else { 0 };
+        // The tenant decides who is told; its name is short.
+        let fits = key == name_text::TENANT || key.len() + value.len() <= left;
+        left = left.saturating_sub(if fits { key.len() + value.len() } else { 0 });
         fits
     });
 }

@@ -148,10 +148,10 @@ pub(crate) fn end_remains(
         forget_survivors(root, &id);
     }
     let mode = mode_of(intent.as_ref(), &findings);
-    let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
+    let name = intent.as_ref().and_then(Intent::held_name);
     if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
         // If this fails, a file without a holder is left, which `gc` removes.
-        let _ = forget_name(root, name, files.name());
+        let _ = forget_name(root, &name, files.name());
     }
     // Its supervisor has ended it, and has only exited late.
     let was_gone = had_ended && findings.verified && findings.ended.is_empty();

@@ -21,6 +21,7 @@ use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::launch::LaunchSource;
 use crate::life::{Life, OnFailure};
+use crate::name_text;
 use crate::names::NameClaim;
 use crate::scratch::ScratchSpec;
 use crate::wire::Size;
@@ -143,6 +144,12 @@ impl Spec {
     #[must_use]
     pub fn has_own_ipc(&self) -> bool {
         self.ipc == Ipc::Private && self.jail.is_none()
+    }
+
+    /// Returns the name that the sandbox holds below its state root, if it has one.
+    #[must_use]
+    pub fn held_name(&self) -> Option<String> {
+        self.name.as_ref().map(|name| name_text::held_name(name_text::tenant_of(&self.labels), name))
     }
 
     /// Returns the network namespace that the command enters.

@@ -32,7 +32,7 @@ impl Claim {
             ApiError::new(Code::StreamStartError.or_no_space(&why), why).with("processId", id.as_str())
         };
         let is_used = |last: &str| has_process(api, last, id);
-        let claimed = IdClaim::of(api.app.engine.state_root(), &name_of(id.as_str()), sandbox, is_used);
+        let claimed = IdClaim::of(api.app.engine.scope(), &name_of(id.as_str()), sandbox, is_used);
         claimed.map(|claim| Claim(Some(claim))).map_err(|error| match error {
             ClaimError::Taken => taken_error(id),
             ClaimError::Look(error) => error,
@@ -56,7 +56,7 @@ pub(super) fn taken_error(id: &ProcessId) -> ApiError {
 }
 
 fn has_process(api: &Api, sandbox: &str, id: &ProcessId) -> Result<bool, ApiError> {
-    let Some(files) = find::open_record(api.app.engine.state_root(), sandbox)? else { return Ok(false) };
+    let Some(files) = find::open_record(api.app.engine.scope(), sandbox)? else { return Ok(false) };
     let listed = execs::list_execs(&files).map_err(|error| ApiError::internal(&error))?;
     Ok(listed.iter().any(|view| view.labels.get(PROCESS).is_some_and(|label| label == id.as_str())))
 }

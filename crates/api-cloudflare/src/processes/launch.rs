@@ -119,7 +119,7 @@ pub(crate) fn make_room(api: &Api, files: &Files) {
     for exec in execs::make_room(files) {
         if let Some(id) = exec.labels.get(PROCESS) {
             api.places.forget(id, &Spot { sandbox: sandbox.to_owned(), number: exec.number });
-            claims::forget_process_claim(api.app.engine.state_root(), id, sandbox);
+            claims::forget_process_claim(api.app.engine.scope(), id, sandbox);
         }
     }
 }

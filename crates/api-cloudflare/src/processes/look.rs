@@ -50,7 +50,7 @@ pub(super) fn observe_running(api: &Api) -> Result<Vec<Seen>, ApiError> {
 
 fn all_of(api: &Api, list: impl Fn(&Files) -> std::io::Result<Vec<ExecView>>) -> Result<Vec<Seen>, ApiError> {
     let mut found = Vec::new();
-    for (session, files) in find::all_records(api.app.engine.state_root())? {
+    for (session, files) in find::all_records(api.app.engine.scope())? {
         // A record that is being removed has no execs.
         for view in list(&files).unwrap_or_default() {
             if let Some(id) = view.labels.get(PROCESS).cloned() {
@@ -103,7 +103,7 @@ pub(super) fn observe_process(api: &Api, id: &str) -> Result<Seen, ApiError> {
 }
 
 fn at(api: &Api, id: &str, spot: &Spot) -> Result<Option<Seen>, ApiError> {
-    let Some(files) = find::open_record(api.app.engine.state_root(), &spot.sandbox)? else { return Ok(None) };
+    let Some(files) = find::open_record(api.app.engine.scope(), &spot.sandbox)? else { return Ok(None) };
     let Ok(Some(view)) = execs::find_exec(&files, spot.number) else { return Ok(None) };
     if view.labels.get(PROCESS).is_none_or(|label| label != id) {
         return Ok(None);

@@ -21,11 +21,6 @@ const WORKSPACE: &str = "/workspace";
 /// The tries to make a session while another server makes or ends it.
 const TRIES: u32 = 5;
 
-tokio::task_local! {
-    /// The token of the request, which pays for the sandboxes that the request starts.
-    pub(crate) static TOKEN: Option<usize>;
-}
-
 /// The settings of a new session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
@@ -97,7 +92,7 @@ pub(crate) async fn obtain(api: &ApiState, id: &SessionId) -> Result<Session, Ap
 
 async fn look(api: &ApiState, id: &SessionId) -> Result<Option<Session>, ApiError> {
     let id = id.clone();
-    api.call(move |api| find::find_session(api.app.engine.state_root(), &id)).await
+    api.call(move |api| find::find_session(api.app.engine.scope(), &id)).await
 }
 
 fn exists(id: &SessionId) -> ApiError {
@@ -120,14 +115,14 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
         Ok(sandbox) => {
             let timeout_ms = settings.timeout_ms;
             api.call(move |api| {
-                let files = find::open_record(api.app.engine.state_root(), &sandbox)?;
+                let files = find::open_record(api.app.engine.scope(), &sandbox)?;
                 let gone = || ApiError::new(Code::InternalError, "the session ended at once");
                 Ok(Started::New(Session { id, files: files.ok_or_else(gone)?, timeout_ms }))
             })
             .await
         }
         Err(EngineError::Start(error)) if error.kind() == Some(RefusalKind::NameTaken) => {
-            api.wait(move |api| find::await_other(api.app.engine.state_root(), &id).map(Started::Other)).await
+            api.wait(move |api| find::await_other(api.app.engine.scope(), &id).map(Started::Other)).await
         }
         Err(error @ EngineError::TooMany { .. }) => {
             Err(ApiError::overload(Code::InternalError, penfold_state::error_chain(&error)))
@@ -137,7 +132,7 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
 }
 
 fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
-    let root = api.app.engine.state_root().display().to_string();
+    let root = api.app.engine.scope().root().display().to_string();
     let directory = first_directory(settings.cwd.as_deref(), home(api));
     // The verb comes first: it is none of those that `penfold --help` lists.
     let host = ["/proc/self/exe", "session-host", "--root", &root, "--name", SHELL, "--cwd"];
@@ -158,7 +153,6 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
     spec.inherit_env = Some(true);
     spec.dir = Some(directory.display().to_string());
     spec.patience_ms = u64::try_from(PATIENCE.as_millis()).ok();
-    sandbox.token = TOKEN.try_with(|token| *token).ok().flatten();
     sandbox
 }
 

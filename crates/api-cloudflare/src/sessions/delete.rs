@@ -1,6 +1,7 @@
 //! Ends a session: everything that it ever started is killed at once, and the answer comes when all is gone.
 
 use penfold_control::{EndLimits, EndMethod, ResolveError, Resolver, StopResult, remove_record};
+use penfold_state::Intent;
 
 use crate::api::{Api, ApiState};
 use crate::claims;
@@ -18,9 +19,9 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
     let _lock = api.locks.lock(id.as_str()).await;
     let wanted = id.clone();
     let killed = api.wait(move |api| {
-        let root = api.app.engine.state_root();
-        let Some(session) = find::find_session(root, &wanted)? else { return Ok(None) };
-        let resolver = Resolver::new(root);
+        let scope = api.app.engine.scope();
+        let Some(session) = find::find_session(scope, &wanted)? else { return Ok(None) };
+        let resolver = Resolver::new(scope.root());
         let known = match resolver.resolve(session.files.name()) {
             Ok(known) => known,
             // Another server has removed the record meanwhile.
@@ -61,11 +62,11 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
     api.followers.finish(|(followed, _)| *followed == sandbox).await;
     let name = id.sandbox_name();
     api.wait(move |api| {
-        let resolver = Resolver::new(api.app.engine.state_root());
+        let resolver = Resolver::new(api.app.engine.scope().root());
         remove_record(&resolver, &known, &EndLimits::default())
             .map_err(|error| ApiError::internal(&error))?;
         for process in api.places.forget_sandbox(&known.id) {
-            claims::forget_process_claim(api.app.engine.state_root(), &process, &known.id);
+            claims::forget_process_claim(api.app.engine.scope(), &process, &known.id);
         }
         forget_ended(api, &name);
         Ok(())
@@ -81,17 +82,17 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
 async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
     let wanted = id.clone();
     let is_removed = api.wait(move |api| {
-        let root = api.app.engine.state_root();
-        let resolver = Resolver::new(root);
+        let scope = api.app.engine.scope();
+        let resolver = Resolver::new(scope.root());
         let ended =
-            find::all_records(root)?.into_iter().filter(|(id, files)| *id == wanted && files.has_ended());
+            find::all_records(scope)?.into_iter().filter(|(id, files)| *id == wanted && files.has_ended());
         let mut is_removed = false;
         for (_, files) in ended {
             let Ok(known) = resolver.resolve(files.name()) else { continue };
             remove_record(&resolver, &known, &EndLimits::default())
                 .map_err(|error| ApiError::internal(&error))?;
             for process in api.places.forget_sandbox(&known.id) {
-                claims::forget_process_claim(root, &process, &known.id);
+                claims::forget_process_claim(scope, &process, &known.id);
             }
             is_removed = true;
         }
@@ -107,8 +108,11 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
 
 /// Removes the records of earlier sandboxes of a session, which were ended by others.
 fn forget_ended(api: &Api, name: &str) {
-    let resolver = Resolver::new(api.app.engine.state_root());
-    for earlier in resolver.ended_with_name(name).unwrap_or_default() {
+    let scope = api.app.engine.scope();
+    let resolver = Resolver::new(scope.root());
+    let mut ended = Resolver::within(scope).ended_with_name(name).unwrap_or_default();
+    ended.retain(|known| scope.is_own(known.intent.as_ref().and_then(Intent::tenant)));
+    for earlier in ended {
         let _ = penfold_control::forget_sandbox(&resolver, &earlier, &EndLimits::default());
     }
 }

@@ -1,14 +1,13 @@
 //! Finds the sandboxes of this API by their names and labels.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use penfold_control::Scope;
 use penfold_server::records;
 use penfold_session::SessionClient;
 use penfold_state::Files;
 use penfold_state::intent::Intent;
 use penfold_state::log::{LogPosition, LogReader};
-use penfold_state::names;
 
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
@@ -84,13 +83,13 @@ impl Session {
 ///
 /// # Errors
 /// When the state root cannot be read.
-pub(crate) fn find_session(root: &Path, id: &SessionId) -> Result<Option<Session>, ApiError> {
+pub(crate) fn find_session(scope: &Scope, id: &SessionId) -> Result<Option<Session>, ApiError> {
     let unreadable = |error: &dyn std::error::Error| ApiError::internal(error);
     let name = id.sandbox_name();
-    let Some(sandbox) = names::name_holder(root, &name).map_err(|error| unreadable(&error))? else {
+    let Some(sandbox) = scope.name_holder(&name).map_err(|error| unreadable(&error))? else {
         return Ok(None);
     };
-    let Some(files) = open_record(root, &sandbox)? else { return Ok(None) };
+    let Some(files) = open_record(scope, &sandbox)? else { return Ok(None) };
     let Ok(intent) = files.intent() else { return Ok(None) };
     if session_of(&intent).as_deref() != Some(id.as_str()) {
         let message = format!("sandbox {sandbox} has the name {name}, and is not of this session");
@@ -105,11 +104,11 @@ pub(crate) fn find_session(root: &Path, id: &SessionId) -> Result<Option<Session
 ///
 /// # Errors
 /// As [`find_session`].
-pub(crate) fn await_other(root: &Path, id: &SessionId) -> Result<Option<Session>, ApiError> {
+pub(crate) fn await_other(scope: &Scope, id: &SessionId) -> Result<Option<Session>, ApiError> {
     let until = Instant::now() + ANSWER;
     loop {
-        let found = find_session(root, id)?;
-        let is_held = matches!(names::name_holder(root, &id.sandbox_name()), Ok(Some(_)));
+        let found = find_session(scope, id)?;
+        let is_held = matches!(scope.name_holder(&id.sandbox_name()), Ok(Some(_)));
         if found.is_some() || !is_held || Instant::now() >= until {
             return Ok(found);
         }
@@ -126,17 +125,17 @@ fn wait_a_moment() {
 ///
 /// # Errors
 /// When the state root cannot be read.
-pub(crate) fn open_record(root: &Path, sandbox: &str) -> Result<Option<Files>, ApiError> {
-    records::open_record(root, sandbox).map_err(|error| ApiError::internal(&error))
+pub(crate) fn open_record(scope: &Scope, sandbox: &str) -> Result<Option<Files>, ApiError> {
+    records::open_record(scope, sandbox).map_err(|error| ApiError::internal(&error))
 }
 
 /// Returns the records of all sandboxes of this API with their sessions, living or not.
 ///
 /// # Errors
 /// When the state root cannot be read.
-pub(crate) fn all_records(root: &Path) -> Result<Vec<(SessionId, Files)>, ApiError> {
+pub(crate) fn all_records(scope: &Scope) -> Result<Vec<(SessionId, Files)>, ApiError> {
     let session = |intent: &Intent| SessionId::new(Some(&session_of(intent)?)).ok();
-    records::choose_records(root, session).map_err(|error| ApiError::internal(&error))
+    records::choose_records(scope, session).map_err(|error| ApiError::internal(&error))
 }
 
 fn session_of(intent: &Intent) -> Option<String> {

@@ -57,7 +57,7 @@ async fn create(
 
 async fn list(State(api): State<ApiState>) -> RouteResult {
     let ids = api.call(|api| {
-        let all = find::all_records(api.app.engine.state_root())?;
+        let all = find::all_records(api.app.engine.scope())?;
         let mut ids: Vec<String> = Vec::new();
         for (id, files) in all {
             if !id.is_none() && files.lock().may_be_held() && !files.has_ended() {

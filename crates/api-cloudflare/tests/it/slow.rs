@@ -35,6 +35,8 @@ impl Server {
             program: PathBuf::from("/nowhere/penfold"),
             environment: Vec::new(),
             tokens: Tokens::default(),
+            token_file: None,
+            has_terminal: false,
             limits,
             drain: SHORT,
         };

@@ -150,7 +150,7 @@ async fn end(
     order: ExecEndOrder,
 ) -> Result<Response, Problem> {
     let place = app.engine.ender()?;
-    let exec = app.engine.call(move |root| find_exec(root, &id, number)).await??;
+    let exec = app.engine.call(move |scope| find_exec(scope, &id, number)).await??;
     let ended = match end_exec(&app.engine, place, exec, order, waits).await? {
         ExecEnding::AlreadyGone(view) => {
             let ExecView { exit, cause, report, .. } = *view;
@@ -188,8 +188,8 @@ async fn wait(
 ) -> Result<axum::Json<ExecWaited>, Problem> {
     let limit = query.time()?;
     let place = app.engine.follower().ok_or_else(too_many)?;
-    let waiting = app.engine.wait(place, move |root| {
-        let files = find_record(root, &id)?;
+    let waiting = app.engine.wait(place, move |scope| {
+        let files = find_record(scope, &id)?;
         let end =
             execs::wait_for_exec(&files, number, Instant::now().checked_add(limit)).map_err(exec_problem)?;
         Ok::<_, Problem>(end.map_or(

@@ -1,11 +1,9 @@
 //! The output of an exec.
 
-use std::path::Path as FsPath;
-
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use penfold_control::execs;
+use penfold_control::{Scope, execs};
 use penfold_server::AppState;
 use penfold_server::execs::{FindExecError, ObservedEnd};
 use penfold_server::records::find_record;
@@ -46,7 +44,7 @@ async fn logs(
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
-    let open = move |root: &FsPath, from: LogFrom| source(find_record(root, &id)?, number, from);
+    let open = move |scope: &Scope, from: LogFrom| source(find_record(scope, &id)?, number, from);
     log_answer::answer(app, query, headers, open).await
 }
 

@@ -1,10 +1,8 @@
 //! Requests to a running exec: a signal, and the size of the terminal.
 
-use std::path::Path as FsPath;
-
 use axum::extract::State;
 use axum::http::StatusCode;
-use penfold_control::execs;
+use penfold_control::{Scope, execs};
 use penfold_server::AppState;
 use penfold_server::execs::find_exec;
 use penfold_state::Files;
@@ -50,8 +48,8 @@ async fn signal(
 ) -> Result<StatusCode, Problem> {
     let signal = crate::signal::parse_signal("signal", &request.signal)?.as_raw();
     app.engine
-        .call(move |root| {
-            let files = running(root, &id, number)?;
+        .call(move |scope| {
+            let files = running(scope, &id, number)?;
             execs::signal_exec(&files, number, signal).map_err(|error| exec_problem(error).beside_end(&files))
         })
         .await??;
@@ -89,8 +87,8 @@ async fn resize(
     Json(TerminalSize { rows, columns }): Json<TerminalSize>,
 ) -> Result<StatusCode, Problem> {
     app.engine
-        .call(move |root| {
-            let files = running(root, &id, number)?;
+        .call(move |scope| {
+            let files = running(scope, &id, number)?;
             execs::resize_exec(&files, number, Size { rows, columns })
                 .map_err(|error| exec_problem(error).beside_end(&files))
         })
@@ -99,8 +97,8 @@ async fn resize(
 }
 
 /// Finds the record of a sandbox, if the exec runs.
-fn running(root: &FsPath, word: &str, number: u32) -> Result<Files, Problem> {
-    let exec = find_exec(root, word, number)?;
+fn running(scope: &Scope, word: &str, number: u32) -> Result<Files, Problem> {
+    let exec = find_exec(scope, word, number)?;
     if exec.is_running() {
         return Ok(exec.files);
     }

@@ -127,8 +127,8 @@ async fn create(
     Json(request): Json<CreateExec>,
 ) -> Result<Response, Problem> {
     let start = request.check()?;
-    let created = app.engine.call(move |root| {
-        let files = find_record(root, &id)?;
+    let created = app.engine.call(move |scope| {
+        let files = find_record(scope, &id)?;
         make_room(&files);
         penfold_sys::crash_point!("serve-exec-wanted");
         let started =

@@ -55,7 +55,7 @@ async fn read(
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
     let (file, size) =
-        app.engine.call(move |root| Workspace::open(root, &id)?.open_plain(&query.path)).await??;
+        app.engine.call(move |scope| Workspace::open(scope, &id)?.open_plain(&query.path)).await??;
     let range = wanted_range(&headers, size)?;
     let permit = app.engine.follower().ok_or_else(crate::log_answer::too_many)?;
     let (begin, end) = range.unwrap_or((0, size));
@@ -167,8 +167,8 @@ async fn write(
     let mode = query.mode.as_deref().map(super::mode).transpose()?;
     let WriteQuery { path, parents, .. } = query;
     let target = path.clone();
-    let place = app.engine.call(move |root| {
-        let workspace = Workspace::open(root, &id)?;
+    let place = app.engine.call(move |scope| {
+        let workspace = Workspace::open(scope, &id)?;
         if parents { workspace.place_with_parents(&path) } else { workspace.place(&path) }
     });
     let size = write_body(&app.engine, place.await??, mode, body).await?;

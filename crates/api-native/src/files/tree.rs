@@ -97,7 +97,7 @@ async fn stat(
     Path(id): Path<String>,
     Query(PathQuery { path }): Query<PathQuery>,
 ) -> Result<axum::Json<FileEntry>, Problem> {
-    let entry = app.engine.call(move |root| Workspace::open(root, &id)?.entry(&path)).await??;
+    let entry = app.engine.call(move |scope| Workspace::open(scope, &id)?.entry(&path)).await??;
     Ok(axum::Json(entry.into()))
 }
 
@@ -146,8 +146,8 @@ async fn list(
     if !(1..=LARGEST_PAGE).contains(&limit) {
         return Err(Problem::field("limit", "not a number from 1 to 10000"));
     }
-    let page = app.engine.call(move |root| {
-        let workspace = Workspace::open(root, &id)?;
+    let page = app.engine.call(move |scope| {
+        let workspace = Workspace::open(scope, &id)?;
         let after = query.cursor.as_deref().map(parse_cursor).transpose();
         // A directory that cannot be read is the first problem.
         let known = after.as_ref().ok().and_then(Option::as_deref);
@@ -200,8 +200,8 @@ async fn make_directory(
 ) -> Result<StatusCode, Problem> {
     let mode = request.mode.as_deref().map_or(Ok(Mode::from_raw_mode(0o755)), mode)?;
     app.engine
-        .call(move |root| {
-            let workspace = Workspace::open(root, &id)?;
+        .call(move |scope| {
+            let workspace = Workspace::open(scope, &id)?;
             if request.parents {
                 workspace.make_directories(&request.path, mode)
             } else {
@@ -241,7 +241,9 @@ async fn move_file(
     Json(request): Json<MoveFile>,
 ) -> Result<StatusCode, Problem> {
     app.engine
-        .call(move |root| Workspace::open(root, &id)?.move_entry(&request.from, &request.to, request.replace))
+        .call(move |scope| {
+            Workspace::open(scope, &id)?.move_entry(&request.from, &request.to, request.replace)
+        })
         .await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -273,7 +275,7 @@ async fn remove(
     Query(query): Query<RemoveQuery>,
 ) -> Result<StatusCode, Problem> {
     app.engine
-        .call(move |root| Workspace::open(root, &id)?.remove_entry(&query.path, query.recursive))
+        .call(move |scope| Workspace::open(scope, &id)?.remove_entry(&query.path, query.recursive))
         .await??;
     Ok(StatusCode::NO_CONTENT)
 }

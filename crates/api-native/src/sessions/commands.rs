@@ -1,7 +1,6 @@
 //! Commands of a session: run, interrupt, read the end and the output.
 
 use std::collections::BTreeMap;
-use std::path::Path as FsPath;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penfold_control::Scope;
 use penfold_server::AppState;
 use penfold_server::sent_body;
 use penfold_server::sessions::{CommandState, ConnectedSession};
@@ -136,8 +136,8 @@ async fn run(
     let run = request.check()?;
     let waits = query.waits()?;
     let permit = app.engine.follower().ok_or_else(log_answer::too_many)?;
-    let host = app.engine.call(move |root| {
-        let mut session = connect(root, &id, name)?;
+    let host = app.engine.call(move |scope| {
+        let mut session = connect(scope, &id, name)?;
         let number = session.run(&run)?;
         penfold_sys::crash_point!("serve-command-accepted");
         Ok::<_, Problem>((session, number))
@@ -265,8 +265,8 @@ async fn interrupt(
 ) -> Result<axum::Json<SessionCommand>, Problem> {
     let place = app.engine.ender()?;
     // The end comes after the grace of the command.
-    let ended = app.engine.wait(place, move |root| {
-        let mut session = connect(root, &id, name)?;
+    let ended = app.engine.wait(place, move |scope| {
+        let mut session = connect(scope, &id, name)?;
         session.interrupt(number)?;
         penfold_sys::crash_point!("serve-interrupted");
         finish(session, number)
@@ -291,8 +291,8 @@ async fn get(
     State(app): State<AppState>,
     Path((id, name, number)): Path<(String, String, u64)>,
 ) -> Result<axum::Json<SessionCommand>, Problem> {
-    let command = app.engine.call(move |root| {
-        let session = connect(root, &id, name)?;
+    let command = app.engine.call(move |scope| {
+        let session = connect(scope, &id, name)?;
         if !session.has_command(number) {
             return Err(missing(number));
         }
@@ -327,8 +327,8 @@ async fn logs(
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
-    let open = move |root: &FsPath, from: LogFrom| {
-        let session = connect(root, &id, name)?;
+    let open = move |scope: &Scope, from: LogFrom| {
+        let session = connect(scope, &id, name)?;
         if !session.has_command(number) {
             return Err(missing(number));
         }

@@ -2,6 +2,7 @@
 
 mod scope;
 mod strays;
+mod token_files;
 mod vms;
 
 use std::fmt::Write as _;
@@ -91,6 +92,7 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     }
     let others = other_roots::with_living(global);
     abilities.abilities.extend(others.iter().map(|(root, living)| host_checks::other_root(root, *living)));
+    abilities.abilities.extend(token_files::open_to_others(global, &root));
     let worst = |states: &[State]| abilities.abilities.iter().any(|ability| states.contains(&ability.state));
     let (fine, works) = (!worst(&[State::Warn, State::Fail]), !worst(&[State::Fail]));
     let strays = if args.foreign {

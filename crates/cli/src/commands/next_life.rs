@@ -79,7 +79,7 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
         return Err(refused("it has not ended"));
     }
     let intent = record.intent().or_fail(FailureKind::NotStarted, sentence)?;
-    let name = match intent.name.as_ref().map(|name| names::take_name(root, name, &intent.id)) {
+    let name = match intent.held_name().map(|name| names::take_name(root, &name, &intent.id)) {
         Some(Err(error @ NameError::Taken { .. })) => return Err(refused(&error.to_string())),
         // As at the first start, a name that cannot be kept prevents nothing.
         taken => taken.and_then(Result::ok),

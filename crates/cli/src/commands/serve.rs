@@ -1,13 +1,13 @@
 //! `penfold serve`.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_server::{Access, Address, Config, Dialect, Limits, Listener, LogFormat, ServeEvent, Tokens};
+use penfold_server::{
+    Access, Address, Config, Dialect, Limits, Listener, LogFormat, ReadTokensError, ServeEvent, Tokens,
+};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::process::Signal;
 
@@ -27,7 +27,9 @@ pub(crate) const VERB: Verb = Verb {
         server listens on the sockets that systemd hands over, else on the Unix socket /run/penfold/api.sock (for users: \
         penfold/api.sock in $XDG_RUNTIME_DIR, else in /run/user/UID), which serves processes of the same user and of root; with --api cloudflare \
         alone, on 127.0.0.1:3000. A TCP port needs --token-file. A caller sends a token as `Authorization: Bearer TOKEN` \
-        (native API), as `X-Penfold-Token: TOKEN`, or before the path as /t/TOKEN.",
+        (native API), as `X-Penfold-Token: TOKEN`, or before the path as /t/TOKEN. Each token is a tenant, who sees its own \
+        sandboxes only; a line of the file is `NAME TOKEN`, and then any of admin (sees all), read-only and max-sandboxes=N. \
+        SIGHUP has the file read again.",
     examples: &[
         ("penfold serve", "listen on a Unix socket that only this user can use"),
         (
@@ -44,8 +46,6 @@ pub(crate) const VERB: Verb = Verb {
 
 /// The port of the Cloudflare Sandbox API.
 const PORT: u16 = 3000;
-/// The longest file with tokens that is read.
-const LONGEST: u64 = 1 << 20;
 
 /// An API that the server can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -99,7 +99,7 @@ pub(crate) struct ServeArgs {
     /// The most connections at one time; fewer if the limit of descriptors (`RLIMIT_NOFILE`) is lower.
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections, value_parser = positive)]
     pub(crate) max_connections: usize,
-    /// The most living sandboxes that callers with one token can have.
+    /// The most living sandboxes of a tenant whose line does not say `max-sandboxes=N`.
     #[arg(long, value_name = "N", default_value_t = Limits::default().sandboxes, value_parser = positive)]
     pub(crate) max_sandboxes: usize,
     #[arg(
@@ -125,10 +125,14 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
         return Ok(code);
     }
     let tokens = global.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
+    let has_terminal = penfold_server::has_terminal();
     // A signal that comes before the server handles it must not leave the socket behind.
-    let signals = SignalSet::of([Signal::TERM.as_raw(), Signal::INT.as_raw()]);
+    let reloads = global.token_file.as_ref().map(|_| Signal::HUP.as_raw());
+    let signals = SignalSet::of([Signal::TERM.as_raw(), Signal::INT.as_raw()].into_iter().chain(reloads));
     let before = signal::block_signals(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
     let listeners = listen(global, args, &tokens)?;
+    let token_file = global.token_file.as_deref().map(std::path::absolute).transpose();
+    let token_file = token_file.or_fail(FailureKind::Other, "cannot read the working directory")?;
     let config = Config {
         state_root: surroundings::absolute_root(global),
         temporary: surroundings::temporary(),
@@ -137,6 +141,8 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
             .filter(|(key, _)| !service_manager::is_own(key) && !surroundings::names_a_server(key))
             .collect(),
         tokens,
+        token_file,
+        has_terminal,
         limits: Limits {
             connections: args.max_connections,
             sandboxes: args.max_sandboxes,
@@ -167,10 +173,13 @@ fn dialects(served: &[Api]) -> Vec<Dialect> {
 
 fn read_tokens(path: &Path) -> Result<Tokens, Failure> {
     let sentence = format!("cannot read the tokens in `{}`", path.display());
-    let mut text = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
-    read.map_err(|error| Failure::new(FailureKind::from(&error), sentence.clone()).because(error))?;
-    Tokens::parse(&text).or_fail(FailureKind::Usage, &sentence)
+    Tokens::read(path).map_err(|error| {
+        let kind = match &error {
+            ReadTokensError::Read(error) => FailureKind::from(error),
+            ReadTokensError::Invalid(_) => FailureKind::Usage,
+        };
+        Failure::new(kind, sentence).because(error)
+    })
 }
 
 /// Listens on what was asked for.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 pub struct SandboxRef {
     /// The short id.
     pub id: String,
-    /// The name, if known.
+    /// The name, if known, as whoever looks for the sandbox has to say it.
     pub name: Option<String>,
     /// The record; `None` when it is gone or cannot be opened.
     pub record: Option<Files>,
@@ -33,6 +33,11 @@ pub struct SandboxRef {
 }
 
 impl SandboxRef {
+    /// Returns the name that the sandbox holds below its state root, if it is known.
+    pub fn held_name(&self) -> Option<String> {
+        self.intent.as_ref().map_or_else(|| self.name.clone(), Intent::held_name)
+    }
+
     /// Returns the generation of the leaf: different values mean different sandboxes, whatever their names.
     pub fn generation(&self) -> Option<u64> {
         let leaf = self.leaf.as_ref()?;

@@ -41,6 +41,7 @@ pub(super) fn search_unnoticed(
             continue;
         }
         let sandbox = resolver.by_id(&id).or_else(|| resolver.left_in(&id, &pids));
+        let sandbox = sandbox.filter(|known| resolver.is_in_scope(known));
         let seen = sandbox.and_then(|known| look(resolver, &known).map(|view| (known, view)));
         unnoticed.extend(seen.filter(|(_, view)| view.status.is_living()).map(Box::new));
     }

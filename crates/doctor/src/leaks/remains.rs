@@ -29,7 +29,7 @@ impl LeakSearch {
     pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
         let id = record.name().to_owned();
         let command = intent.as_ref().map(|intent| quote_words(&intent.command)).unwrap_or_default();
-        let name = intent.and_then(|intent| intent.name);
+        let name = intent.and_then(|intent| intent.held_name());
         for file in unfinished_files(record.files()).unwrap_or_default() {
             let thing = Thing::File { path: path.join(file) };
             self.survey.leaks.push(leak(&id, name.clone(), thing));
@@ -50,7 +50,7 @@ impl LeakSearch {
         // A foreground supervisor has no socket, and an exiting supervisor has already closed it.
         let Some(intent) = intent.filter(|intent| intent.detached.is_some()) else { return };
         if !files.has_ended() && files.lock().is_held() {
-            self.survey.leaks.push(leak(files.name(), intent.name, Thing::Unreachable { path }));
+            self.survey.leaks.push(leak(files.name(), intent.held_name(), Thing::Unreachable { path }));
         }
     }
 
@@ -113,7 +113,7 @@ impl LeakSearch {
             }
         };
         for (name, _) in listed {
-            let Some(name) = name.to_str().ok().filter(|name| names::is_name(name)) else { continue };
+            let Some(name) = name.to_str().ok().filter(|name| names::is_held_name(name)) else { continue };
             let file = path.join(name);
             let Some(id) = free_name(&dir, name) else { continue };
             if !self.may_live(&id) && age(&file) >= YOUNG {

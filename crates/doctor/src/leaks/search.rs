@@ -136,7 +136,7 @@ impl LeakSearch {
         let processes = self.host.members(pids);
         let age_s = processes.first().map_or(0, |oldest| process_age(oldest.id));
         let thing = Thing::Survivor { supervised, is_refused, pids: numbers, reasons };
-        let name = intent.and_then(|intent| intent.name);
+        let name = intent.and_then(|intent| intent.held_name());
         self.survey.leaks.push(Leak { id: id.to_owned(), name, thing, processes, age_s, claimed: true });
         self.living.insert(id.to_owned());
         self.survived.insert(id.to_owned());
@@ -177,7 +177,7 @@ impl LeakSearch {
                     let command =
                         intent.as_ref().map(|intent| quote_words(&intent.command)).unwrap_or_default();
                     let thing = Thing::Record { path, command, begun: true };
-                    self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
+                    self.orphan(name, intent.and_then(|intent| intent.held_name()), thing, processes);
                 }
             }
             Ok(None) => {

@@ -13,14 +13,12 @@ const OWN: &str = "PENFOLD_";
 pub struct NewSandbox {
     /// What is asked for.
     pub spec: SandboxSpec,
-    /// The place of the caller's token, which has a limit of sandboxes.
-    pub token: Option<usize>,
 }
 
 impl NewSandbox {
     /// Makes a sandbox for this command.
     pub fn new(command: Vec<String>) -> NewSandbox {
-        NewSandbox { spec: SandboxSpec { command, ..SandboxSpec::default() }, token: None }
+        NewSandbox { spec: SandboxSpec { command, ..SandboxSpec::default() } }
     }
 
     /// What penfold is asked for. The variables are in [`NewSandbox::environment`].

@@ -1,8 +1,8 @@
 //! Looks at an exec, and at its end.
 
 use std::io;
-use std::path::Path;
 
+use penfold_control::Scope;
 use penfold_control::execs::{self, ExecStatus, ExecView};
 use penfold_state::Files;
 use penfold_state::outcome::ExitStatus;
@@ -42,8 +42,8 @@ pub enum FindExecError {
 ///
 /// # Errors
 /// When there is no such sandbox or exec.
-pub fn find_exec(root: &Path, word: &str, number: u32) -> Result<FoundExec, FindExecError> {
-    FoundExec::of(find_record(root, word)?, number)
+pub fn find_exec(scope: &Scope, word: &str, number: u32) -> Result<FoundExec, FindExecError> {
+    FoundExec::of(find_record(scope, word)?, number)
 }
 
 impl FoundExec {

@@ -2,15 +2,15 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::Path;
 
-use penfold_control::Resolver;
+use penfold_control::Scope;
 use penfold_state::Profile;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::error::FileError;
 use super::rights::WithoutCapabilities;
+use crate::records::find_sandbox;
 
 /// The longest path.
 const LONGEST: usize = 4096;
@@ -40,8 +40,8 @@ impl Workspace {
     ///
     /// # Errors
     /// When there is no such sandbox, or it has no workspace.
-    pub fn open(root: &Path, word: &str) -> Result<Workspace, FileError> {
-        let known = Resolver::new(root).resolve(word)?;
+    pub fn open(scope: &Scope, word: &str) -> Result<Workspace, FileError> {
+        let known = find_sandbox(scope, word)?;
         let path = known
             .intent
             .as_ref()
@@ -181,7 +181,7 @@ pub(crate) fn open_readable(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// A directory that the tests use as a workspace.
 #[cfg(test)]
-pub(crate) fn of_test(path: &Path) -> Workspace {
+pub(crate) fn of_test(path: &std::path::Path) -> Workspace {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty()).unwrap();
     Workspace { dir, is_jailed: false, _rights: WithoutCapabilities::of(false).unwrap() }

@@ -1,12 +1,12 @@
-//! Claims of ids on disk: of two servers with one state root, only one gives an id to what it starts.
+//! Claims of ids on disk: of two servers with one state root, only one gives an id to what it starts. Each tenant has ids of its own.
 //!
 //! An id is claimed like the name of a sandbox, under a name made from the id. The file of the claim is locked while the
 //! owner of the id starts, and holds the id of its sandbox afterwards. A claim is worth as much as its owner: without
 //! something of this id in that sandbox, the id is free. `penfold gc` removes the claims of sandboxes that are gone.
 
 use std::io;
-use std::path::Path;
 
+use penfold_control::Scope;
 use penfold_state::names::{self, NameClaim, NameError};
 use penfold_state::{error_chain, fnv_hash};
 use penfold_teardown::Resource as _;
@@ -35,15 +35,16 @@ impl IdClaim {
     /// # Errors
     /// When the id is taken, or the claim cannot be written.
     pub fn of<E>(
-        root: &Path,
+        scope: &Scope,
         name: &str,
         sandbox: &str,
         is_used: impl FnOnce(&str) -> Result<bool, E>,
     ) -> Result<IdClaim, ClaimError<E>> {
-        let mut name = names::claim_name(root, name).map_err(|error| match error {
-            NameError::Taken { .. } => ClaimError::Taken,
-            error => ClaimError::Name(error),
-        })?;
+        let mut name =
+            names::claim_name(scope.root(), &scope.held_name(name)).map_err(|error| match error {
+                NameError::Taken { .. } => ClaimError::Taken,
+                error => ClaimError::Name(error),
+            })?;
         if let Some(last) = name.last_holder()
             && is_used(&last).map_err(ClaimError::Look)?
         {
@@ -63,8 +64,8 @@ impl IdClaim {
 }
 
 /// Removes the claim with this name, whose owner in the sandbox is gone.
-pub fn forget_claim(root: &Path, name: &str, sandbox: &str) {
-    if let Err(error) = names::forget_name(root, name, sandbox) {
+pub fn forget_claim(scope: &Scope, name: &str, sandbox: &str) {
+    if let Err(error) = names::forget_name(scope.root(), &scope.held_name(name), sandbox) {
         tracing::warn!(name, error = error_chain(&error), "cannot remove the claim of an id");
     }
 }

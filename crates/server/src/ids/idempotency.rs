@@ -3,6 +3,7 @@
 //! The key is a label of the sandbox, so that a restarted server knows it. It is forgotten with the record.
 
 use penfold_control::{SandboxRef, SandboxView};
+use penfold_state::names;
 
 use crate::engine::{Engine, EngineError, NewSandbox};
 
@@ -40,9 +41,12 @@ pub enum Created {
 /// # Errors
 /// When the key was used for another request, or the sandbox cannot be started.
 pub async fn create_once(engine: &Engine, key: String, mut wanted: NewSandbox) -> Result<Created, KeyError> {
-    let _turn = engine.creating().lock().await;
+    let _turn = engine.creating().await;
     let hash = hash(&wanted.fingerprint());
-    let found = engine.list(true).await?.into_iter().find(|(_, seen)| seen.labels.get(KEY) == Some(&key));
+    let is_of_key = |(_, seen): &(SandboxRef, SandboxView)| {
+        seen.labels.get(KEY) == Some(&key) && engine.scope().is_own(names::tenant_of(&seen.labels))
+    };
+    let found = engine.list(true).await?.into_iter().find(is_of_key);
     if let Some((known, seen)) = found {
         if seen.labels.get(HASH) != Some(&hash) {
             return Err(KeyError::Reused { id: seen.id });

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penfold_control::Scope;
 use penfold_control::execs::{self, ExecStart, ExecStatus, ExecView};
 use penfold_state::log::{LogPosition as LogFrom, Stream};
 use penfold_state::{Files, Report, error_chain};
@@ -67,11 +68,11 @@ pub async fn create_session(
     let app = AppState::clone(app);
     // One at a time: the loser of a race would connect to the host of the winner.
     let made = tokio::spawn(async move {
-        let _turn = app.engine.creating().lock().await;
+        let _turn = app.engine.creating().await;
         let program = app.config.program.clone();
-        let begin = move |root: &Path| {
-            let files = find_record(root, &sandbox)?;
-            let begun = begin(root, program.into(), &files, new);
+        let begin = move |scope: &Scope| {
+            let files = find_record(scope, &sandbox)?;
+            let begun = begin(scope.root(), program.into(), &files, new);
             let session = begun.map_err(|error| error.beside_end(&files))?;
             Ok::<_, SessionError>((files.name().to_owned(), session))
         };

@@ -63,8 +63,8 @@ impl NewParts {
         let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
         let (mut proc, no_proc) = open_proc(setup)?;
-        if let Some(name) = setup.spec.name.as_ref().filter(|_| resources.is_empty()) {
-            match names::take_name(&setup.spec.state_root, name, &setup.spec.id) {
+        if let Some(name) = setup.spec.held_name().filter(|_| resources.is_empty()) {
+            match names::take_name(&setup.spec.state_root, &name, &setup.spec.id) {
                 Ok(name) => resources.push(Box::new(name)),
                 Err(error @ NameError::Taken { .. }) => return Err(Refusal::of_name(&error)),
                 Err(error) => missing.push(format!("no name: {}", error_chain(&error))),

@@ -13,6 +13,7 @@ mod load;
 pub mod native;
 mod npm;
 mod promptness;
+mod tenants;
 mod watch;
 
 use std::io::{self, Read, Write};

@@ -1,0 +1,173 @@
+//! Tokens that change while the server runs, and sandboxes from before there were tenants.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{ALICE, ALICE_READS, BOB, OPS, all_lines, by, create, names, serve, write_tokens};
+use crate::serve::Server;
+use crate::serve::native::Events;
+use crate::support::{Terminal, TestEnv, wait_until};
+
+/// Has the server read this file, and waits until it has done so for the `count`th time.
+#[track_caller]
+fn reload(env: &TestEnv, server: &Server, lines: &str, said: &str, count: usize) {
+    write_tokens(env, lines);
+    server.running.signal(Signal::HUP);
+    server.running.hear_error(said, count);
+}
+
+/// spec: 15.17.4
+#[test]
+fn tokens_are_read_again_and_a_removed_one_ends_nothing_but_access() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("alice {ALICE}\nbob {BOB}\n"));
+    let (alices, bobs) = (create(&server, ALICE, "web"), create(&server, BOB, "web"));
+    let follow = |token: &str, id: &str| {
+        let path = format!("/v1/sandboxes/{id}/logs?follow=true");
+        Events::open(&server, &path, &format!("x-penfold-token: {token}\r\n"))
+    };
+    let (mut alices_log, mut bobs_log) = (follow(ALICE, &alices), follow(BOB, &bobs));
+    let mut feed = Events::open(&server, "/v1/events", &format!("x-penfold-token: {ALICE}\r\n"));
+    // A file that cannot be followed changes nothing.
+    reload(&env, &server, &format!("alice {ALICE}\nbob short\n"), "the old ones stay", 1);
+    assert_eq!(
+        (names(&server, ALICE, ""), names(&server, BOB, "")),
+        (vec!["web".to_owned()], vec!["web".to_owned()])
+    );
+    reload(&env, &server, &format!("bob {BOB}\nops {OPS} admin\n"), "read the tokens again", 2);
+    // The streams end without the end of the sandbox.
+    for stream in [&mut alices_log, &mut feed] {
+        let last = stream.next().expect("the stream says why it ends");
+        assert_eq!(
+            (last.name.as_str(), &last.data["type"]),
+            ("error", &json!("urn:penfold:problem:draining"))
+        );
+        assert_eq!(stream.next(), None);
+    }
+    let told = by(&server, ALICE, "GET", "/v1/sandboxes/web", &Value::Null);
+    assert_eq!((told.status, told.problem().as_str()), (401, "unauthorized"));
+    assert_eq!(names(&server, OPS, ""), ["alice~web", "bob~web"], "her sandbox goes on");
+    // The stream of a tenant whose lines are the same goes on.
+    by(&server, BOB, "POST", &format!("/v1/sandboxes/{bobs}/kill"), &Value::Null).with(200);
+    let last = std::iter::from_fn(|| bobs_log.next()).last().expect("the log ends");
+    assert_eq!((last.name.as_str(), &last.data["status"]), ("end", &json!("killed")));
+    // A new token of the same name is for the same sandboxes.
+    reload(&env, &server, &format!("alice {ALICE_READS}\nops {OPS} admin\n"), "read the tokens again", 3);
+    by(&server, ALICE_READS, "DELETE", &format!("/v1/sandboxes/{alices}"), &Value::Null).with(200);
+    server.end();
+}
+
+/// spec: 15.17.5
+#[test]
+fn what_belongs_to_no_tenant_is_reached_by_the_only_tenant_or_by_admins() {
+    let env = TestEnv::new();
+    // One token without a name: a server for one user, as before there were tenants.
+    let server = serve(&env, &format!("{ALICE}\n"));
+    let old = create(&server, ALICE, "old");
+    let local = env.detach(["sleep", "600"]);
+    assert_eq!(names(&server, ALICE, ""), ["old"]);
+    by(&server, ALICE, "GET", &format!("/v1/sandboxes/{}", local.id), &Value::Null).with(200);
+    let said = server.end();
+    assert!(!said.contains("belong to no tenant"), "{said}");
+    // The same token with a name.
+    let server = serve(&env, &format!("alice {ALICE}\n"));
+    let new = create(&server, ALICE, "new");
+    assert_eq!(names(&server, ALICE, ""), ["new", "old"]);
+    let taken = by(&server, ALICE, "GET", "/v1/sandboxes/old", &Value::Null).with(200).json();
+    assert_eq!(taken["id"], old.as_str());
+    by(&server, ALICE, "GET", "/v1/doctor", &Value::Null).with(200);
+    let said = server.end();
+    assert!(said.contains("belong to no tenant") && said.contains("the only tenant, alice"), "{said}");
+    // A second one.
+    let server = serve(&env, &all_lines());
+    assert_eq!((names(&server, ALICE, ""), names(&server, BOB, "")), (vec!["new".to_owned()], vec![]));
+    by(&server, ALICE, "GET", &format!("/v1/sandboxes/{old}"), &Value::Null).with(404);
+    assert_eq!(names(&server, OPS, ""), ["alice~new", "old"]);
+    for id in [&old, &new, &local.id] {
+        by(&server, OPS, "DELETE", &format!("/v1/sandboxes/{id}"), &Value::Null).with(200);
+    }
+    let said = server.end();
+    assert!(said.contains("admins only"), "{said}");
+    env.assert_nothing_left();
+}
+
+/// spec: 15.17.1
+#[test]
+fn tokens_without_a_name_are_tenants_of_their_own_wherever_their_lines_are() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("{ALICE}\n{BOB} max-sandboxes=1\n"));
+    let alices = create(&server, ALICE, "web");
+    create(&server, BOB, "web");
+    server.end();
+    let server = serve(&env, &format!("ops {OPS} admin\n{BOB} max-sandboxes=1\n{ALICE}\n"));
+    let seen = by(&server, ALICE, "GET", "/v1/sandboxes/web", &Value::Null).with(200).json();
+    assert_eq!(seen["id"], alices.as_str());
+    let owner = seen["labels"]["penfold.tenant"].as_str().unwrap();
+    assert!(owner.starts_with("token-") && !ALICE.contains(owner), "{owner}");
+    for token in [ALICE, BOB] {
+        by(&server, token, "DELETE", "/v1/sandboxes/web", &Value::Null).with(200);
+    }
+}
+
+/// spec: 15.17.4
+#[test]
+fn a_file_that_others_can_read_is_named_by_the_server_and_by_doctor() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    let warned = || {
+        let found = env.call(["doctor", "--json"]).json();
+        let named = |ability: &&Value| ability["name"] == "token-file";
+        found["abilities"].as_array().unwrap().iter().find(named).cloned()
+    };
+    let set = |path: &str, mode: u32| {
+        std::fs::set_permissions(env.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // The directory of the test keeps others out.
+    set("work/tokens", 0o644);
+    set(".", 0o700);
+    assert_eq!(warned(), None);
+    set(".", 0o711);
+    set("work", 0o711);
+    let warning = warned().expect("the file of the server that runs is looked at");
+    assert_eq!(warning["state"], "warn");
+    let path = env.path("work/tokens").display().to_string();
+    assert_eq!(warning["mend"], format!("chmod 600 {path}"));
+    server.running.signal(Signal::HUP);
+    assert!(server.running.hear_error("read the tokens again", 1).contains("can read or change the tokens"));
+    set("work/tokens", 0o600);
+    assert_eq!(warned(), None);
+    server.end();
+    // Without a server, the file that is named.
+    set("work/tokens", 0o644);
+    assert_eq!(warned(), None);
+    let found = env.call(["--token-file", &path, "doctor", "--json"]).json();
+    assert!(found["abilities"].as_array().unwrap().iter().any(|one| one["name"] == "token-file"), "{found}");
+}
+
+/// spec: 15.17.4
+#[test]
+fn without_a_token_file_sighup_ends_the_server() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    server.running.signal(Signal::HUP);
+    assert_eq!(server.running.finish().signal(), Some(Signal::HUP.as_raw()));
+}
+
+/// spec: 15.17.4
+#[test]
+fn a_server_with_tokens_ends_with_its_terminal() {
+    let env = TestEnv::new();
+    let tokens = write_tokens(&env, &all_lines());
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let socket = env.path("work/api.sock");
+    terminal.line(&format!(
+        "exec {} --root {} serve --listen unix:{} --token-file {tokens}",
+        crate::support::penfold().display(),
+        env.root().display(),
+        socket.display()
+    ));
+    wait_until("the server listens", || std::fs::exists(&socket).unwrap());
+    terminal.tmux(&["kill-server"]);
+    wait_until("the server is gone with its socket", || !std::fs::exists(&socket).unwrap());
+}
