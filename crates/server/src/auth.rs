@@ -15,6 +15,9 @@ pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-penfold-token")
 /// The beginning of a path with the token in it.
 const PREFIX: &str = "/t/";
 
+/// The header in which a browser says whose page sends a request.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// Answered without a token: monitors need it, and it says nothing.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
@@ -22,7 +25,7 @@ const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 /// [`take_from_path`] took; `takes_bearer` is that of the path's dialect.
 ///
 /// # Errors
-/// 401 without a valid token, 403 for a request from a web page.
+/// 401 without a valid token, 403 for a request from a web page of another site, or from any without a token.
 pub(crate) fn authorize_request<'a>(
     tokens: &'a Tokens,
     peer: Peer,
@@ -40,6 +43,13 @@ pub(crate) fn authorize_request<'a>(
         _ => None,
     };
     let is_open = OPEN.contains(&parts.uri.path());
+    if !is_open && parts.headers.get(FETCH_SITE).is_some_and(|site| site.as_bytes() == b"cross-site") {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "this is a request of another site's page",
+        ));
+    }
     match peer {
         Peer::Tcp(_) if token.is_none() && !tokens.is_empty() && !is_open => return Err(unauthorized()),
         Peer::Tcp(_) if token.is_none() && !is_open => refuse_web_pages(parts)?,

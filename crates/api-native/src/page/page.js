@@ -77,6 +77,6 @@ const show = (description) => {
   });
 };
 
-fetch("/v1/openapi.json").then((answer) => answer.json()).then(show, (error) => {
+fetch("v1/openapi.json").then((answer) => answer.json()).then(show, (error) => {
   document.getElementById("routes").replaceChildren(make("p", `cannot read the description: ${error}`));
 });

@@ -151,6 +151,47 @@ fn a_port_needs_a_token() {
 
 /// spec: 15.2.1
 #[test]
+fn web_pages_of_other_sites_are_not_served_also_with_a_token() {
+    let env = TestEnv::new();
+    let tokens = token_file(&env);
+    let server = Server::start_tcp(&env, &["--token-file", &tokens]);
+    for path in ["/v1/sandboxes", "/api/session/list", "/metrics", "/docs"] {
+        for (site, status) in [("cross-site", 403), ("same-site", 200), ("same-origin", 200), ("none", 200)] {
+            for (path, header) in [
+                (format!("/t/{TOKEN}{path}"), String::new()),
+                (path.to_owned(), format!("x-penfold-token: {TOKEN}\r\n")),
+            ] {
+                let answer = server.get(&path, &format!("{header}sec-fetch-site: {site}\r\n"));
+                assert_eq!(answer.status, status, "{path} {site}");
+            }
+        }
+    }
+    assert_eq!(server.get("/healthz", "sec-fetch-site: cross-site\r\n").status, 200);
+    server.end();
+}
+
+#[test]
+fn the_page_loads_its_own_parts_also_below_a_token() {
+    let env = TestEnv::new();
+    let server = Server::start_tcp(&env, &["--token-file", &token_file(&env)]);
+    let page = server.get(&format!("/t/{TOKEN}/docs"), "").body;
+    let script = server.get(&format!("/t/{TOKEN}/docs/page.js"), "").body;
+    let parts = [("href=\"", &page), ("src=\"", &page), ("fetch(\"", &script)];
+    let mut count = 0;
+    for (before, text) in parts {
+        for part in text.split(before).skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            // As a browser resolves it against the address of the page.
+            let path = if part.starts_with('/') { part.to_owned() } else { format!("/t/{TOKEN}/{part}") };
+            assert_eq!(server.get(&path, "").status, 200, "{path}");
+            count += 1;
+        }
+    }
+    assert!(count >= 4, "{count} parts");
+    server.end();
+}
+
+/// spec: 15.2.1
+#[test]
 fn web_pages_are_not_served_without_a_token() {
     let env = TestEnv::new();
     let server = Server::start_tcp(&env, &["--insecure-no-token"]);
