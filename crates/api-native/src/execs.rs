@@ -24,6 +24,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::Path;
+use super::output::Output;
 use super::problem::{Kind, Problem};
 
 pub(super) use problems::exec_problem;
@@ -70,6 +71,12 @@ pub(super) struct Exec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     report: Option<Report>,
+    /// Standard output, up to 1 MiB, in the answer to a request that has waited for the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout: Option<Output>,
+    /// Standard error, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<Output>,
 }
 
 impl From<ExecView> for Exec {
@@ -90,6 +97,8 @@ impl From<ExecView> for Exec {
             terminal: view.terminal,
             remaining: view.remaining,
             report: view.report,
+            stdout: None,
+            stderr: None,
         }
     }
 }

@@ -17,6 +17,7 @@ mod lease;
 mod log_answer;
 mod logs;
 mod model;
+mod output;
 mod pause;
 mod problem;
 mod sandboxes;

@@ -4,7 +4,7 @@ use std::io;
 
 use penfold_control::{ResolveError, Resolver, SandboxRef, Scope};
 use penfold_state::intent::Intent;
-use penfold_state::log::{LogEntry, LogReader};
+use penfold_state::log::{LogEntry, LogReader, Stream};
 use penfold_state::record::{Registry, StateError};
 use penfold_state::{Files, error_chain};
 
@@ -95,6 +95,48 @@ pub fn choose_records<T>(
         }
     }
     Ok(found)
+}
+
+/// The beginning of what a command has written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outputs {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// Whether that is all of standard output.
+    pub has_all_stdout: bool,
+    /// Whether that is all of standard error.
+    pub has_all_stderr: bool,
+}
+
+impl Outputs {
+    /// Reads a log from where it stands to its present end, at most `limit` bytes of each stream.
+    pub fn read(mut log: LogReader, limit: usize) -> Outputs {
+        let (mut all_out, mut all_err) = (true, true);
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            match log.next_entry() {
+                Ok(Some(LogEntry::Data { stream, bytes, .. })) => {
+                    let (kept, is_all) = match stream {
+                        Stream::Stdout => (&mut stdout, &mut all_out),
+                        Stream::Stderr => (&mut stderr, &mut all_err),
+                    };
+                    let room = limit.saturating_sub(kept.len()).min(bytes.len());
+                    kept.extend_from_slice(bytes.get(..room).unwrap_or_default());
+                    *is_all &= room == bytes.len();
+                }
+                Ok(None) => break,
+                // What is not in the log may be of either stream.
+                Ok(Some(_)) => (all_out, all_err) = (false, false),
+                Err(_) => {
+                    (all_out, all_err) = (false, false);
+                    break;
+                }
+            }
+        }
+        Outputs { stdout, stderr, has_all_stdout: all_out, has_all_stderr: all_err }
+    }
 }
 
 /// Reads a log to its present end as text, for people.

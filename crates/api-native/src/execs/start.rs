@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use axum::extract::State;
@@ -12,18 +13,21 @@ use base64::engine::general_purpose::STANDARD;
 use penfold_control::execs::{self, ExecStart};
 use penfold_server::AppState;
 use penfold_server::execs::{FindExecError, input_file, make_room};
-use penfold_server::records::find_record;
-use penfold_state::error_chain;
+use penfold_server::records::{Outputs, find_record};
+use penfold_state::log::LogPosition;
 use penfold_state::wire::Size;
+use penfold_state::{Files, error_chain};
 use serde::Deserialize;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Exec;
 use super::problems::exec_problem;
 use super::running::TerminalSize;
-use crate::extract::{Json, Path};
+use crate::extract::{Json, Path, Query};
+use crate::log_answer::too_many;
+use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
 use crate::signal::parse_signal;
 use crate::valid;
@@ -111,12 +115,34 @@ impl CreateExec {
     }
 }
 
-/// Starts a command in a running sandbox. The answer comes once the command runs.
+/// Whether to wait.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StartQuery {
+    /// 1: answer once everything that the exec started was observed gone, with its exit and its output.
+    #[param(minimum = 0, maximum = 1)]
+    wait: Option<u8>,
+}
+
+impl StartQuery {
+    fn waits(&self) -> Result<bool, Problem> {
+        match self.wait {
+            Some(1) => Ok(true),
+            None | Some(0) => Ok(false),
+            Some(_) => Err(Problem::field("wait", "neither 0 nor 1")),
+        }
+    }
+}
+
+/// Starts a command in a running sandbox. The answer comes once the command runs; with `?wait=1` once everything that it started is gone,
+/// with its exit and its output. A client that goes away does not end the command.
 #[utoipa::path(
     post, path = "/sandboxes/{id}/execs", tag = "execs", operation_id = "createExec",
-    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), StartQuery),
     request_body = CreateExec,
     responses(
+        (status = 200, description = "everything that the exec started is gone", body = Exec),
         (status = 201, description = "the command runs", body = Exec),
         Problem,
     )
@@ -124,8 +150,12 @@ impl CreateExec {
 async fn create(
     State(app): State<AppState>,
     Path(id): Path<String>,
+    Query(query): Query<StartQuery>,
     Json(request): Json<CreateExec>,
 ) -> Result<Response, Problem> {
+    let waits = query.waits()?;
+    // Before anything starts: a command that nobody can wait for would run all the same.
+    let place = if waits { Some(app.engine.follower().ok_or_else(too_many)?) } else { None };
     let start = request.check()?;
     let created = app.engine.call(move |scope| {
         let files = find_record(scope, &id)?;
@@ -138,11 +168,49 @@ async fn create(
         let missing = || Problem::from(FindExecError::Missing { number, id: files.name().to_owned() });
         let view = execs::find_exec(&files, number).ok().flatten();
         let view = view.ok_or_else(|| missing().beside_end(&files))?;
-        Ok::<_, Problem>((files.name().to_owned(), Exec::from(view)))
+        // The answer comes after the end, perhaps after that of many younger ones.
+        let held = if waits { execs::hold_exec_record(&files, number).ok().flatten() } else { None };
+        Ok::<_, Problem>((files, Exec::from(view), held))
     });
-    let (id, exec) = created.await??;
-    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{id}/execs/{}", exec.number)).ok();
-    let mut response = (StatusCode::CREATED, axum::Json(exec)).into_response();
+    let (files, exec, held) = created.await??;
+    let (id, number) = (files.name().to_owned(), exec.number);
+    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{id}/execs/{number}")).ok();
+    let (status, exec) = match place {
+        None => (StatusCode::CREATED, exec),
+        Some(place) => {
+            let waiting = app.engine.wait(place, move |_| finish(&files, exec, held));
+            tokio::select! {
+                ended = waiting => (StatusCode::OK, ended??),
+                () = app.drain.begun() => {
+                    return Err(Problem::new(Kind::Draining, format!("the server ends; exec {number} goes on")));
+                }
+            }
+        }
+    };
+    let mut response = (status, axum::Json(exec)).into_response();
     response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
     Ok(response)
+}
+
+/// Waits for the end of an exec, and reads its output.
+fn finish(files: &Files, exec: Exec, held: Option<OwnedFd>) -> Result<Exec, Problem> {
+    let number = exec.number;
+    let end =
+        execs::wait_for_exec(files, number, None).map_err(|error| exec_problem(error).beside_end(files))?;
+    let end = end.ok_or_else(|| Problem::new(Kind::Internal, "the wait broke off"))?;
+    // From the first byte that was written, so that dropped ones are noticed.
+    let log = execs::open_exec_log(files, number, LogPosition::Offset(0));
+    let outputs = log.map_or_else(|_| Outputs::default(), |log| Outputs::read(log, LARGEST_OUTPUT));
+    drop(held);
+    Ok(Exec {
+        status: if end.remaining.is_empty() { "ended" } else { exec.status },
+        exit: end.exit,
+        cause: end.cause,
+        ended_at_ms: end.ended_at_ms,
+        remaining: end.remaining,
+        report: end.report,
+        stdout: Some(Output::of(outputs.stdout, outputs.has_all_stdout)),
+        stderr: Some(Output::of(outputs.stderr, outputs.has_all_stderr)),
+        ..exec
+    })
 }

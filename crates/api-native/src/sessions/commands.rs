@@ -6,10 +6,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use penfold_control::Scope;
 use penfold_server::AppState;
+use penfold_server::records::Outputs;
 use penfold_server::sent_body;
 use penfold_server::sessions::{CommandState, ConnectedSession};
 use penfold_session::{CommandEnd, ShellCommand};
@@ -25,6 +24,7 @@ use super::connect;
 use crate::ending::WaitQuery;
 use crate::extract::{Json, Path, Query};
 use crate::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
+use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
 use crate::sse;
 use crate::valid;
@@ -70,22 +70,6 @@ pub(crate) struct SessionCommand {
     /// Standard error, up to 1 MiB; null for a command that was not waited for.
     stderr: Option<Output>,
 }
-
-/// Output of a command.
-#[derive(Debug, Default, Serialize, ToSchema)]
-pub(crate) struct Output {
-    /// The bytes, if they are UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    /// The bytes in Base64, if they are not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base64: Option<String>,
-    /// Whether this is all of the output. The log of the command has the rest.
-    complete: bool,
-}
-
-/// The most bytes of a stream in an answer.
-const LARGEST_OUTPUT: usize = 1 << 20;
 
 impl RunCommand {
     fn check(self) -> Result<ShellCommand, Problem> {
@@ -177,22 +161,16 @@ fn finish(mut session: ConnectedSession, number: u64) -> Result<SessionCommand, 
 
 impl SessionCommand {
     fn ended(session: &ConnectedSession, number: u64, end: CommandEnd) -> SessionCommand {
-        let (stdout, stderr) = session.outputs(end.number, LARGEST_OUTPUT);
+        let Outputs { stdout, stderr, .. } = session.outputs(end.number, LARGEST_OUTPUT);
+        let of = |bytes: Vec<u8>, all: u64| {
+            let is_all = u64::try_from(bytes.len()).is_ok_and(|length| length == all);
+            Output::of(bytes, is_all)
+        };
         SessionCommand {
             number,
-            stdout: Some(Output::of(stdout, end.stdout_bytes)),
-            stderr: Some(Output::of(stderr, end.stderr_bytes)),
+            stdout: Some(of(stdout, end.stdout_bytes)),
+            stderr: Some(of(stderr, end.stderr_bytes)),
             end: Some(end),
-        }
-    }
-}
-
-impl Output {
-    fn of(bytes: Vec<u8>, all: u64) -> Output {
-        let complete = u64::try_from(bytes.len()).is_ok_and(|length| length == all);
-        match String::from_utf8(bytes) {
-            Ok(text) => Output { text: Some(text), base64: None, complete },
-            Err(error) => Output { text: None, base64: Some(STANDARD.encode(error.as_bytes())), complete },
         }
     }
 }

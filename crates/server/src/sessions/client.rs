@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use penfold_session::{CommandEnd, SessionClient, SessionClientError, ShellCommand};
 use penfold_state::Files;
-use penfold_state::log::{LogEntry, LogError, LogPosition as LogFrom, LogReader, Stream};
+use penfold_state::log::{LogError, LogPosition as LogFrom, LogReader};
 
 use super::error::SessionError;
 use super::place::{DirectoryPlace, Held};
 use super::shell::living_shell;
 use crate::drain::Drain;
+use crate::records::Outputs;
 
 /// The time that a session host may take to answer.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -147,20 +148,9 @@ impl ConnectedSession {
 
     /// Returns the beginning of what a command has written to standard output and to standard error, at most `limit` bytes
     /// of each.
-    pub fn outputs(&self, number: u64, limit: usize) -> (Vec<u8>, Vec<u8>) {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        if let Ok(mut reader) = self.client.log(number, LogFrom::Start) {
-            while let Ok(Some(entry)) = reader.next_entry() {
-                if let LogEntry::Data { stream, bytes, .. } = entry {
-                    let kept = match stream {
-                        Stream::Stdout => &mut out,
-                        Stream::Stderr => &mut err,
-                    };
-                    let room = limit.saturating_sub(kept.len()).min(bytes.len());
-                    kept.extend_from_slice(bytes.get(..room).unwrap_or_default());
-                }
-            }
-        }
-        (out, err)
+    pub fn outputs(&self, number: u64, limit: usize) -> Outputs {
+        self.client
+            .log(number, LogFrom::Start)
+            .map_or_else(|_| Outputs::default(), |log| Outputs::read(log, limit))
     }
 }

@@ -6,7 +6,7 @@ use penfold_teardown::{Cause, Level};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Events, Server, ask, delete, get, output, post, script, start};
+use super::{Events, Server, Stream, ask, delete, get, output, post, script, start};
 use crate::support::{Process, Sandbox, TestEnv, wait_until};
 
 fn exec(server: &Server, id: &str, body: &Value) -> Value {
@@ -59,6 +59,81 @@ fn an_exec_has_input_environment_directory_output_and_exit() {
             "{body}"
         );
     }
+}
+
+/// spec: 13.9.1
+#[test]
+fn an_exec_that_is_waited_for_answers_with_its_output_and_leaves_nothing() {
+    let (env, server) = start();
+    let id = script(&server, "exec sleep 600");
+    let run =
+        |body: &Value| post(&server, &format!("/v1/sandboxes/{id}/execs?wait=1"), body).with(200).json();
+    let done = run(&json!({ "command": ["sh", "-c", "cat; echo err >&2; exit 4"], "stdin": "in" }));
+    assert_eq!((&done["status"], &done["exit"]), (&json!("ended"), &json!({ "code": 4 })));
+    assert_eq!(done["stdout"], json!({ "text": "in", "complete": true }));
+    assert_eq!(done["stderr"], json!({ "text": "err\n", "complete": true }));
+    assert!(done["ended_at_ms"].is_u64() && done["remaining"] == json!([]), "{done}");
+    // It is recorded as any other.
+    assert_eq!(get(&server, &path(&id, &done, "")).with(200).json()["exit"], json!({ "code": 4 }));
+    // Bytes that are no text, and more than an answer has.
+    let done = run(&json!({ "command": ["sh", "-c", "printf '\\377'; head -c 1048577 /dev/zero >&2"] }));
+    assert_eq!(done["stdout"], json!({ "base64": "/w==", "complete": true }));
+    assert_eq!(
+        (&done["stderr"]["complete"], done["stderr"]["text"].as_str().unwrap().len()),
+        (&json!(false), 1 << 20)
+    );
+    // A log that has dropped the oldest output is not complete.
+    let lost =
+        run(&json!({ "command": ["sh", "-c", "head -c 3000000 /dev/zero; echo end"], "log_size": 65536 }));
+    assert_eq!(lost["stdout"]["complete"], false);
+    // The answer comes after the end of all that the command has started.
+    let begun = env.path("work/begun").display().to_string();
+    let left =
+        run(&json!({ "command": ["sh", "-c", format!("setsid sh -c 'echo $$ > {begun}; exec sleep 601' & \
+        while [ ! -s {begun} ]; do sleep 0.01; done")] }));
+    assert_eq!(left["status"], "ended");
+    let pid: i32 = std::fs::read_to_string(&begun).unwrap().trim().parse().unwrap();
+    assert!(!std::fs::exists(format!("/proc/{pid}")).unwrap());
+    let limited = run(&json!({ "command": ["sleep", "600"], "timeout_ms": 50, "grace_ms": 1000 }));
+    assert_eq!(limited["cause"], "timeout");
+    let refused = post(&server, &format!("/v1/sandboxes/{id}/execs?wait=2"), &json!({ "command": ["true"] }));
+    assert_eq!(refused.with(422).problem(), "invalid_field");
+}
+
+/// spec: 13.9.1
+#[test]
+fn a_wait_for_an_exec_ends_with_its_sandbox_and_with_the_server_but_not_the_exec_with_its_client() {
+    let (env, server) = start();
+    let id = script(&server, "exec sleep 600");
+    let execs = format!("/v1/sandboxes/{id}/execs?wait=1");
+    let ask_for = |seconds: &str| {
+        let mut stream = server.connect();
+        let body = json!({ "command": ["sleep", seconds] }).to_string();
+        super::send(&mut *stream, "POST", &execs, "", body.as_bytes());
+        wait_until("it runs", || env.is_running(&format!("sleep {seconds}")));
+        stream
+    };
+    let answer = |mut stream: Box<dyn Stream>| {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    drop(ask_for("602"));
+    let waiting = ask_for("603");
+    server.running.signal(Signal::TERM);
+    let told = answer(waiting);
+    assert!(told.contains("503") && told.contains("problem:draining"), "{told}");
+    server.running.finish().with_code(0);
+    assert!(env.is_running("sleep 602") && env.is_running("sleep 603"), "both go on");
+    let server = Server::start(&env, &["--api", "native"]);
+    let mut waiting = server.connect();
+    let body = json!({ "command": ["sleep", "604"] }).to_string();
+    super::send(&mut *waiting, "POST", &execs, "", body.as_bytes());
+    wait_until("it runs", || env.is_running("sleep 604"));
+    delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+    let told = answer(waiting);
+    assert!(told.contains("409") && told.contains("problem:has_ended") || told.contains("200 "), "{told}");
+    assert!(!env.is_running("sleep 602"));
 }
 
 /// What /proc tells of a process.
