@@ -108,6 +108,10 @@ ci:
 openapi-test *ARGS:
     scripts/openapi-test {{ARGS}}
 
+# Generates clients from docs/openapi.json, and has them use a live server.
+openapi-clients *ARGS:
+    scripts/openapi-clients {{ARGS}}
+
 # Feeds a target of fuzz/ for a minute.
 fuzz TARGET *ARGS:
     cargo fuzz run --sanitizer none {{TARGET}} -- -max_total_time=60 -dict=fuzz/dictionary {{ARGS}}

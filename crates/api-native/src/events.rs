@@ -83,7 +83,7 @@ const SILENCE: Duration = Duration::from_secs(15);
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event that was received"),
     ),
     responses(
-        (status = 200, description = "the events", content(("text/event-stream", item_schema = EventMessage))),
+        (status = 200, description = "the events; the schema is that of each", content((EventMessage = "text/event-stream"))),
         Problem,
     )
 )]

@@ -35,7 +35,10 @@ use penfold_server::{AppState, Dialect, Refusal};
 use problem::{Kind, PROBLEM_JSON, Problem, ProblemDocument};
 use serde_json::json;
 use utoipa::OpenApi;
-use utoipa::openapi::OpenApiVersion;
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
+use utoipa::openapi::{OpenApiVersion, Server};
 use utoipa_axum::router::OpenApiRouter;
 
 /// The head of the description.
@@ -101,8 +104,20 @@ fn router(app: AppState) -> Router {
 pub fn openapi() -> String {
     let (_, mut description) =
         OpenApiRouter::with_openapi(Description::openapi()).nest("/v1", described()).split_for_parts();
-    // The first version with a schema for the items of a stream.
-    description.openapi = OpenApiVersion::Version32;
+    // What generators of clients read. It has no word for the items of a stream: the schema of such an answer is that of an item.
+    description.openapi = OpenApiVersion::Version31;
+    description.servers = Some(vec![Server::new("/")]);
+    let scheme = |header: Option<&str>| match header {
+        None => SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
+        Some(name) => SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(name))),
+    };
+    let components = description.components.get_or_insert_default();
+    components.add_security_scheme("bearer", scheme(None));
+    components.add_security_scheme("token", scheme(Some("X-Penfold-Token")));
+    // On a Unix socket no token is needed.
+    let none = SecurityRequirement::default();
+    let by = |name| SecurityRequirement::new::<_, [&str; 0], &str>(name, []);
+    description.security = Some(vec![by("bearer"), by("token"), none]);
     description.to_pretty_json().unwrap_or_default()
 }
 

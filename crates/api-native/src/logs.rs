@@ -29,9 +29,9 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event that was received"),
     ),
     responses(
-        (status = 200, description = "the output", content(
+        (status = 200, description = "the output; the schema of a stream is that of each event", content(
             (LogRange = "application/json"),
-            ("text/event-stream", item_schema = LogEvent),
+            (LogEvent = "text/event-stream"),
             (Vec<u8> = "application/octet-stream"),
         )),
         Problem,

@@ -49,7 +49,7 @@ const route = (method, path, operation, schemas) => {
   for (const [status, answer] of Object.entries(operation.responses ?? {})) {
     node.append(make("h4", `${status}: ${answer.description ?? ""}`));
     for (const [kind, content] of Object.entries(answer.content ?? {})) {
-      node.append(make("p", kind), fields(content.itemSchema ?? content.schema, schemas));
+      node.append(make("p", kind), fields(content.schema, schemas));
     }
   }
   node.dataset.text = `${method} ${path} ${operation.summary ?? ""} ${operation.description ?? ""}`.toLowerCase();

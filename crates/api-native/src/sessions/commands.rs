@@ -102,9 +102,9 @@ impl RunCommand {
     ),
     request_body = RunCommand,
     responses(
-        (status = 200, description = "the command has ended", content(
+        (status = 200, description = "the command has ended; the schema of a stream is that of each event", content(
             (SessionCommand = "application/json"),
-            ("text/event-stream", item_schema = LogEvent),
+            (LogEvent = "text/event-stream"),
         )),
         (status = 202, description = "the command runs or waits", body = SessionCommand),
         Problem,
@@ -291,9 +291,9 @@ async fn get(
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event that was received"),
     ),
     responses(
-        (status = 200, description = "the output", content(
+        (status = 200, description = "the output; the schema of a stream is that of each event", content(
             (LogRange = "application/json"),
-            ("text/event-stream", item_schema = LogEvent),
+            (LogEvent = "text/event-stream"),
             (Vec<u8> = "application/octet-stream"),
         )),
         Problem,
