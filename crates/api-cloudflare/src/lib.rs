@@ -4,6 +4,7 @@
 //! - `files`, `info` — routes that need no sandbox.
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
+//! - `ports` — waits for a port.
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
 //!
@@ -23,6 +24,7 @@ mod ids;
 mod info;
 mod json_body;
 mod output;
+mod ports;
 mod processes;
 mod remaining;
 mod request;
@@ -67,6 +69,7 @@ fn router(app: AppState) -> Router {
         .merge(sessions::routes())
         .merge(execute::routes())
         .merge(processes::routes())
+        .merge(ports::routes())
         .method_not_allowed_fallback(unmatched)
         .fallback(unmatched)
         .layer(middleware::from_fn(around))

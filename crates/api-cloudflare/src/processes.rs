@@ -11,6 +11,7 @@ mod script;
 mod status;
 
 pub(crate) use launch::{GRACE, Launch, make_room};
+pub(crate) use look::{Watched, watched_process};
 pub(crate) use routes::{answer_start, answer_stream, routes};
 pub(crate) use script::plain_command;
 pub(crate) use status::code_of;

@@ -13,6 +13,7 @@ use crate::ids::ProcessId;
 use crate::sessions::find;
 
 use super::labels::PROCESS;
+use super::status::observed_status;
 
 /// A process as it was observed.
 #[derive(Debug, Clone)]
@@ -100,6 +101,24 @@ pub(super) fn observe_process(api: &Api, id: &str) -> Result<Seen, ApiError> {
     // An id that cannot exist needs no search.
     let found = if ProcessId::new(Some(id)).is_ok() { refill(api)? } else { Vec::new() };
     found.into_iter().find(|seen| seen.id == id).ok_or_else(|| missing_process(id))
+}
+
+/// A process that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// It has not ended.
+    Runs,
+    /// It has ended with this code.
+    Ended(i32),
+}
+
+/// Looks whether a process has ended.
+///
+/// # Errors
+/// As [`observe_process`].
+pub(crate) fn watched_process(api: &Api, id: &str) -> Result<Watched, ApiError> {
+    let seen = observe_process(api, id)?;
+    Ok(observed_status(&seen.exec.view).code.map_or(Watched::Runs, Watched::Ended))
 }
 
 fn at(api: &Api, id: &str, spot: &Spot) -> Result<Option<Seen>, ApiError> {

@@ -137,6 +137,19 @@ const checks = {
     assert.equal((await commands.execute('sleep 1000', none, { timeoutMs: 300 })).exitCode, 124);
   },
 
+  'a port is waited for until it answers, or its process has ended': async () => {
+    const script = `require("net").createServer().listen(0, "127.0.0.1", function () { require("fs")
+      .writeFileSync("${directory}/port", String(this.address().port)); })`.replaceAll('\n', ' ');
+    const id = `web-${version}`;
+    await processes.startProcess(`${process.execPath} -e '${script}'`, session, { processId: id });
+    await until('the port is known', () => read('port') !== '');
+    const watch = async (options) => (await events(await client.ports.watchPort(options))).at(-1);
+    const port = Number(read('port'));
+    assert.deepEqual((await watch({ port, mode: 'tcp', processId: id, interval: 100 })).type, 'ready');
+    await processes.killProcess(id);
+    const ended = await watch({ port, mode: 'http', path: '/', processId: id, interval: 100 });
+    assert.deepEqual([ended.type, ended.exitCode], ['process_exited', 143]);
+  },
   'a process runs, is listed, and ends with its code': async () => {
     const started = await processes.startProcess('echo hello; exit 0', session, { processId: `${session}-p1` });
     assert.equal(started.processId, `${session}-p1`);

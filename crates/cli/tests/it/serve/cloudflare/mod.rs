@@ -4,6 +4,7 @@ mod better;
 mod execute;
 mod files;
 mod kill;
+mod ports;
 mod processes;
 mod restart;
 mod routes;

@@ -24,7 +24,9 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 26] = [
+const RULES: [(&str, &str, bool, About); 27] = [
+    // It sends requests to the port.
+    ("POST", "/api/port-watch", false, About::Server),
     ("GET", "/", true, About::Server),
     ("GET", "/api/ping", true, About::Server),
     ("GET", "/api/version", true, About::Server),
@@ -95,6 +97,7 @@ fn body_of(method: &str, path: &str, file: &str) -> Value {
         "/api/execute" | "/api/execute/stream" => json!({ "command": "true", "sessionId": "s" }),
         "/api/rename" => json!({ "oldPath": file, "newPath": file }),
         "/api/move" => json!({ "sourcePath": file, "destinationPath": file }),
+        "/api/port-watch" => json!({ "port": 1, "processId": "none" }),
         "/api/write" => json!({ "path": file, "content": "a" }),
         _ => json!({ "path": file }),
     }
