@@ -4,7 +4,7 @@
 //! - `files`, `info` — routes that need no sandbox.
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
-//! - `ports` — waits for a port.
+//! - `ports` — waits for a port; `git` — clones a repository.
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
 //!
@@ -20,6 +20,7 @@ mod claims;
 mod error;
 mod execute;
 mod files;
+mod git;
 mod ids;
 mod info;
 mod json_body;
@@ -70,6 +71,7 @@ fn router(app: AppState) -> Router {
         .merge(execute::routes())
         .merge(processes::routes())
         .merge(ports::routes())
+        .merge(git::routes())
         .method_not_allowed_fallback(unmatched)
         .fallback(unmatched)
         .layer(middleware::from_fn(around))

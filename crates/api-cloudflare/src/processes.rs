@@ -10,8 +10,8 @@ mod routes;
 mod script;
 mod status;
 
-pub(crate) use launch::{GRACE, Launch, make_room};
+pub(crate) use launch::{GRACE, Launch, command_in_session, make_room};
 pub(crate) use look::{Watched, watched_process};
 pub(crate) use routes::{answer_start, answer_stream, routes};
-pub(crate) use script::plain_command;
+pub(crate) use script::{Environment, plain_command};
 pub(crate) use status::code_of;

@@ -126,12 +126,7 @@ pub(crate) fn make_room(api: &Api, files: &Files) {
 
 fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result<StartedExec, ApiError> {
     let cwd = launch.cwd.clone();
-    let mut start = if session.id.is_none() {
-        let start = script::plain_command(&launch.command, launch.env);
-        start.map_err(|error| ApiError::internal(&error))?
-    } else {
-        beside_shell(session, &launch.command, &launch.env)?
-    };
+    let mut start = command_in_session(session, &launch.command, launch.env)?;
     if let Some(cwd) = &cwd {
         // A relative directory begins in that of the shell.
         start.directory = Some(start.directory.take().unwrap_or_default().join(cwd));
@@ -173,6 +168,21 @@ fn describe(failure: &StartFailure, cwd: Option<&str>) -> String {
         }
         StartFailure::Other(reason) => reason.clone(),
     }
+}
+
+/// Makes a command with the state of the session's shell, if it has one.
+///
+/// # Errors
+/// When the shell does not answer, or there is no memory file.
+pub(crate) fn command_in_session(
+    session: &Session,
+    command: &str,
+    env: Environment,
+) -> Result<ExecStart, ApiError> {
+    if session.id.is_none() {
+        return script::plain_command(command, env).map_err(|error| ApiError::internal(&error));
+    }
+    beside_shell(session, command, &env)
 }
 
 /// Makes a command with the state that the session's shell had after its last command.

@@ -3,6 +3,7 @@
 mod better;
 mod execute;
 mod files;
+mod git;
 mod kill;
 mod ports;
 mod processes;

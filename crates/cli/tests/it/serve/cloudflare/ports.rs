@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -89,7 +89,9 @@ fn a_watch_ends_with_its_process_its_client_and_its_server() {
     assert_eq!(watching.next().unwrap()["type"], "watching");
     assert_eq!(threads(), 1);
     drop(watching);
+    let begun = Instant::now();
     wait_until("the thread has ended", || threads() == 0);
+    assert!(begun.elapsed() < Duration::from_secs(5), "not only after the pause: {:?}", begun.elapsed());
     let watch = json!({ "port": port, "processId": "p", "interval": 100 });
     let mut watching = api.events("POST", "/api/port-watch", &watch);
     assert_eq!(watching.next().unwrap()["type"], "watching");

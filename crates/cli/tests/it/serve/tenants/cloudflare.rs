@@ -24,7 +24,8 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 27] = [
+const RULES: [(&str, &str, bool, About); 28] = [
+    ("POST", "/api/git/checkout", false, About::Session),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
     ("GET", "/", true, About::Server),
@@ -97,6 +98,7 @@ fn body_of(method: &str, path: &str, file: &str) -> Value {
         "/api/execute" | "/api/execute/stream" => json!({ "command": "true", "sessionId": "s" }),
         "/api/rename" => json!({ "oldPath": file, "newPath": file }),
         "/api/move" => json!({ "sourcePath": file, "destinationPath": file }),
+        "/api/git/checkout" => json!({ "repoUrl": file, "sessionId": "s" }),
         "/api/port-watch" => json!({ "port": 1, "processId": "none" }),
         "/api/write" => json!({ "path": file, "content": "a" }),
         _ => json!({ "path": file }),

@@ -1,0 +1,300 @@
+//! `/api/git/checkout`: a clone by the host's git, as an exec of the session's sandbox with a tree and a time limit of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::routing::post;
+use penfold_control::execs::{self, ExecEnd};
+use penfold_process::quote_words;
+use penfold_server::records::Outputs;
+use penfold_state::Files;
+use penfold_state::error_chain;
+use penfold_state::log::LogPosition;
+use penfold_teardown::Cause;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::answer::{RouteResult, success_answer};
+use crate::api::{Api, ApiState};
+use crate::error::{ApiError, Code};
+use crate::ids::SessionId;
+use crate::processes::{self, Environment, GRACE};
+use crate::request::Parsed;
+use crate::sessions::{self, Session};
+
+/// The time for a clone, if the request says none.
+const USUAL_LIMIT: u64 = 600_000;
+/// The time to ask for the branch.
+const SHORT: Duration = Duration::from_secs(10);
+/// The longest address, as in the reference.
+const LONGEST: usize = 2048;
+/// The most of a message of git that an answer has.
+const LARGEST_MESSAGE: usize = 64 << 10;
+/// The directory of a repository that the request names none for.
+const WORKSPACE: &str = "/workspace";
+
+/// The routes for git.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new().route("/api/git/checkout", post(checkout))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CheckoutRequest {
+    repo_url: String,
+    branch: Option<String>,
+    target_dir: Option<String>,
+    session_id: Option<String>,
+    depth: Option<u64>,
+    timeout_ms: Option<u64>,
+}
+
+/// A repository to be cloned.
+#[derive(Debug)]
+struct Clone {
+    url: String,
+    branch: Option<String>,
+    directory: String,
+    depth: Option<u64>,
+    limit: Duration,
+}
+
+impl CheckoutRequest {
+    fn check(self) -> Result<Clone, ApiError> {
+        let invalid = |field: &str, why: &str| {
+            Err(ApiError::new(Code::ValidationFailed, format!("{field} {why}")).with("field", field))
+        };
+        let url = self.repo_url.trim().to_owned();
+        if url.is_empty() || url.len() > LONGEST || url.contains('\0') {
+            let message = format!("Invalid Git URL '{}'", without_credentials(&url));
+            return Err(ApiError::new(Code::InvalidGitUrl, message));
+        }
+        let given = self.target_dir.filter(|dir| !dir.is_empty());
+        let directory = given.unwrap_or_else(|| format!("{WORKSPACE}/{}", repository_name(&url)));
+        if directory.contains('\0') || self.branch.as_ref().is_some_and(|branch| branch.contains('\0')) {
+            return invalid("targetDir or branch", "has a NUL");
+        }
+        if self.timeout_ms == Some(0) {
+            return invalid("timeoutMs", "is 0");
+        }
+        if self.depth == Some(0) {
+            return invalid("depth", "is 0");
+        }
+        let limit = Duration::from_millis(self.timeout_ms.unwrap_or(USUAL_LIMIT));
+        let branch = self.branch.filter(|branch| !branch.is_empty());
+        Ok(Clone { url, branch, directory, depth: self.depth, limit })
+    }
+}
+
+async fn checkout(
+    State(api): State<ApiState>,
+    headers: HeaderMap,
+    uri: Uri,
+    Parsed(request): Parsed<CheckoutRequest>,
+) -> RouteResult {
+    let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
+    let wanted = request.check()?;
+    let session = sessions::obtain(&api, &id).await?;
+    api.wait(move |api| {
+        wanted.carry_out(api, &session)?;
+        let branch = wanted.current_branch(api, &session);
+        let Clone { url, directory, .. } = wanted;
+        Ok(success_answer(json!({ "repoUrl": url, "branch": branch, "targetDir": directory })))
+    })
+    .await
+}
+
+impl Clone {
+    fn carry_out(&self, api: &Api, session: &Session) -> Result<(), ApiError> {
+        let mut words = vec!["git", "-c", "http.lowSpeedLimit=1024", "-c", "http.lowSpeedTime=30"];
+        words.extend(["clone", "--filter=blob:none"]);
+        let branch = self.branch.as_ref().map(|branch| format!("--branch={branch}"));
+        let depth = self.depth.map(|depth| format!("--depth={depth}"));
+        words.extend(branch.iter().chain(&depth).map(String::as_str));
+        // An address is never an option.
+        words.extend(["--", &self.url, &self.directory]);
+        let (end, outputs) = self.run(api, session, &words, self.limit)?;
+        let said = without_credentials(&String::from_utf8_lossy(&outputs.stderr));
+        if end.cause == Some(Cause::Timeout) {
+            let seconds = self.limit.as_secs_f64();
+            let url = without_credentials(&self.url);
+            let message = format!("Git clone timed out after {seconds} seconds for '{url}'");
+            return Err(self.failed(Code::GitNetworkError, message, 124, "Operation timed out"));
+        }
+        match processes::code_of(end.exit) {
+            0 => Ok(()),
+            code => {
+                let why =
+                    if said.trim().is_empty() { format!("exit code {code}") } else { said.trim().to_owned() };
+                let url = without_credentials(&self.url);
+                let message = format!("Failed to clone repository '{url}': {why}");
+                Err(self.failed(failure_code(&said, code).or_no_space(&why), message, code, &said))
+            }
+        }
+    }
+
+    /// Returns the branch that was checked out.
+    fn current_branch(&self, api: &Api, session: &Session) -> String {
+        let words = ["git", "-C", &self.directory, "branch", "--show-current"];
+        let asked = self.run(api, session, &words, SHORT).ok();
+        let named = asked.filter(|(end, _)| processes::code_of(end.exit) == 0);
+        let named = named.map(|(_, outputs)| String::from_utf8_lossy(&outputs.stdout).trim().to_owned());
+        let named = named.filter(|name| !name.is_empty()).or_else(|| self.branch.clone());
+        named.unwrap_or_else(|| "unknown".to_owned())
+    }
+
+    /// Runs git with the environment and the directory of the session's shell, and waits until its tree is gone.
+    fn run(
+        &self,
+        api: &Api,
+        session: &Session,
+        words: &[&str],
+        limit: Duration,
+    ) -> Result<(ExecEnd, Outputs), ApiError> {
+        let files: &Files = &session.files;
+        processes::make_room(api, files);
+        // Nobody is there who could answer.
+        let env = Environment::from([("GIT_TERMINAL_PROMPT".to_owned(), Some("0".to_owned()))]);
+        let mut start = processes::command_in_session(session, &quote_words(words), env)?;
+        start.timeout = Some(limit);
+        start.grace = GRACE;
+        start.log_limit = api.output_limit();
+        let failed = |error: &dyn std::error::Error| {
+            let why = error_chain(error);
+            self.failed(Code::GitCloneFailed.or_no_space(&why), why.clone(), 1, &why)
+        };
+        let number = execs::start_exec(files, start).map_err(|error| failed(&error))?.number;
+        let end = execs::wait_for_exec(files, number, None)
+            .map_err(|error| if session.is_ending() { session.destroyed() } else { failed(&error) })?;
+        let Some(end) = end else { return Err(failed(&execs::ExecError::Unverified { number })) };
+        let log = execs::open_exec_log(files, number, LogPosition::Start);
+        let outputs = log.map_or_else(|_| Outputs::default(), |log| Outputs::read(log, LARGEST_MESSAGE));
+        if end.remaining.is_empty() {
+            let _ = execs::remove_exec_record(files, number);
+            return Ok((end, outputs));
+        }
+        let message =
+            format!("something of git is left: {}", crate::remaining::survivors_sentence(&end.remaining));
+        let error = self.failed(Code::ProcessError, message, 1, "");
+        Err(error.with("remaining", crate::remaining::list_survivors(&end.remaining)))
+    }
+
+    fn failed(&self, code: Code, message: String, exit: i32, stderr: &str) -> ApiError {
+        let target = PathBuf::from(&self.directory).display().to_string();
+        let error = ApiError::new(code, message).with("repository", without_credentials(&self.url));
+        let error = error.with("targetDir", target).with("exitCode", exit).with("stderr", stderr);
+        let error = self.branch.iter().fold(error, |error, branch| error.with("branch", branch.as_str()));
+        error.operation("git.clone")
+    }
+}
+
+/// The code for what git said, as in the reference.
+fn failure_code(said: &str, code: i32) -> Code {
+    let said = said.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if code == 128 {
+        return if has(&["repository not found"]) && !has(&["not a git repository"]) {
+            Code::GitRepositoryNotFound
+        } else {
+            Code::GitOperationFailed
+        };
+    }
+    if has(&["permission denied", "access denied"]) {
+        Code::GitAuthFailed
+    } else if has(&["not found", "does not exist"]) {
+        Code::GitRepositoryNotFound
+    } else if has(&["already exists"]) {
+        Code::GitCloneFailed
+    } else if has(&["did not match", "pathspec"]) {
+        Code::GitBranchNotFound
+    } else if has(&["authentication", "credentials"]) {
+        Code::GitAuthFailed
+    } else {
+        Code::GitCloneFailed
+    }
+}
+
+/// Names the directory of a repository after its address.
+fn repository_name(url: &str) -> String {
+    let path = url.split_once("://").map_or(url, |(_, rest)| rest.split(['?', '#']).next().unwrap_or(rest));
+    let last = path.split(['/', ':']).rfind(|part| !part.is_empty());
+    last.map(|name| name.strip_suffix(".git").unwrap_or(name))
+        .filter(|name| !name.is_empty())
+        .unwrap_or("repository")
+        .to_owned()
+}
+
+/// Replaces user and password in addresses.
+fn without_credentials(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        let is_end = |c: char| c.is_whitespace() || "/\"'`<>,;{}[]".contains(c);
+        let end = after.find(is_end).unwrap_or(after.len());
+        let (place, tail) = after.split_at(end);
+        match place.rsplit_once('@') {
+            Some((_, host)) => {
+                shown.push_str("******@");
+                shown.push_str(host);
+            }
+            None => shown.push_str(place),
+        }
+        rest = tail;
+    }
+    shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_is_named_after_its_address() {
+        for (url, name) in [
+            ("https://host/user/repo.git", "repo"),
+            ("https://host/user/repo", "repo"),
+            ("https://host/user/repo/?x=y/z", "repo"),
+            ("git@host:user/repo.git", "repo"),
+            ("git@host:repo", "repo"),
+            ("file:///a/b.git", "b"),
+            ("/a/b", "b"),
+            ("/", "repository"),
+            (".git", "repository"),
+        ] {
+            assert_eq!(repository_name(url), name, "{url}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        for (text, shown) in [
+            ("fatal: https://me:secret@host/x: no", "fatal: https://******@host/x: no"),
+            ("'https://token@host' 'http://a:b@c:80/d'", "'https://******@host' 'http://******@c:80/d'"),
+            ("https://a:p@ss@host/x", "https://******@host/x"),
+            ("https://host/a@b and me@host", "https://host/a@b and me@host"),
+            ("ssh://git@host/x", "ssh://******@host/x"),
+            ("", ""),
+        ] {
+            assert_eq!(without_credentials(text), shown);
+        }
+    }
+
+    #[test]
+    fn what_git_says_has_the_codes_of_the_reference() {
+        for (said, code, word) in [
+            ("remote: Repository not found.", 128, Code::GitRepositoryNotFound),
+            ("fatal: repository '/x' does not exist", 128, Code::GitOperationFailed),
+            ("Permission denied (publickey)", 1, Code::GitAuthFailed),
+            ("fatal: destination path 'x' already exists", 1, Code::GitCloneFailed),
+            ("pathspec 'x' did not match", 1, Code::GitBranchNotFound),
+            ("", 7, Code::GitCloneFailed),
+        ] {
+            assert_eq!(failure_code(said, code), word, "{said}");
+        }
+    }
+}
