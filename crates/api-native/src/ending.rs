@@ -248,9 +248,11 @@ fn resolve(app: &AppState, scope: &Scope, word: &str) -> Result<Resolved, Proble
     if !(matches!(error, ResolveError::NotFound { .. }) && Id::is_short(word)) {
         return Err(error.into());
     }
-    let report = app.deleted.report(word).or_else(|| in_history(scope, word));
-    // A sandbox of another tenant is as one that never was: only who sees all can say that it is gone.
-    if report.is_none() && !scope.is_whole() {
+    let is_own = |report: &Report| scope.has_tenant(names::tenant_of(&report.labels));
+    let report = app.deleted.report(word).filter(is_own).or_else(|| in_history(scope, word));
+    // A sandbox of another tenant is as one that never was, and cannot be said to be gone.
+    let is_nowhere = || scope.has_unowned() && find_sandbox(&Scope::whole(scope.root()), word).is_err();
+    if report.is_none() && !is_nowhere() {
         return Err(error.into());
     }
     let (id, result) = (word.to_owned(), EndResult::AlreadyGone);

@@ -187,7 +187,9 @@ impl Feed {
     fn is_wanted(&self, event: &Event) -> bool {
         let kind = event.what.kind();
         let is_kind = |kinds: &String| kinds.split(',').any(|wanted| wanted == kind);
-        let is_sandbox = |word: &String| event.about.id == *word || event.about.name.as_ref() == Some(word);
+        let is_sandbox = |word: &String| {
+            event.about.id == *word || self.scope.means(word, event.about.held_name().as_deref())
+        };
         self.scope.has_tenant(names::tenant_of(&event.about.labels))
             && self.query.kind.as_ref().is_none_or(is_kind)
             && self.query.sandbox.as_ref().is_none_or(is_sandbox)

@@ -1,10 +1,10 @@
 //! `/v1/doctor` and `/v1/gc`: the features of the host, and the remains of ended sandboxes.
 
 use std::ffi::OsString;
-use std::path::Path as FsPath;
 use std::time::Duration;
 
 use axum::extract::State;
+use penfold_control::Scope;
 use penfold_doctor::leaks::{self, GcRules, KeepReason, Leak, Survey, Thing, USUAL_AGE, named_sandbox};
 use penfold_server::AppState;
 use penfold_server::records::is_own_remainder;
@@ -143,16 +143,20 @@ async fn gc(
         let Survey { mut leaks, kept, complete, mut unread, .. } = survey;
         leaks.extend(kept);
         if !scope.is_whole() {
-            leaks.retain(|leak| is_own_remainder(scope, &leak.id));
-            for leak in &mut leaks {
-                leak.name = leak.name.as_deref().map(|name| names::name_in(name).to_owned());
-            }
+            leaks.retain(|leak| match leak.name.as_deref().and_then(names::tenant_in) {
+                Some(tenant) => scope.has_tenant(Some(tenant)),
+                None => is_own_remainder(scope, &leak.id),
+            });
             unread.clear();
         }
         let is_named = !request.sandboxes.is_empty();
         let rules = GcRules { older_than: age, is_named, is_complete: complete };
-        let collector = Collector { root, request: &request, rules, patience };
-        let leaks = collector.choose(leaks).into_iter().map(|leak| collector.collect(leak)).collect();
+        let collector = Collector { scope, request: &request, rules, patience };
+        let mut leaks: Vec<Collected> =
+            collector.choose(leaks).into_iter().map(|leak| collector.collect(leak)).collect();
+        for Collected { leak, .. } in &mut leaks {
+            leak.name = leak.name.as_deref().map(|held| scope.shown_name(held));
+        }
         if !request.dry_run && scope.is_whole() {
             // A note that stays hides no leak: what it names has ended.
             let _ = leaks::prune_spared(root);
@@ -163,7 +167,7 @@ async fn gc(
 }
 
 struct Collector<'a> {
-    root: &'a FsPath,
+    scope: &'a Scope,
     request: &'a GcRequest,
     rules: GcRules,
     patience: Duration,
@@ -174,7 +178,13 @@ impl Collector<'_> {
     fn choose(&self, mut leaks: Vec<Leak>) -> Vec<Leak> {
         let GcRequest { kinds, sandboxes, .. } = self.request;
         if self.rules.is_named {
-            let named = |word: &String| named_sandbox(&leaks, word).map(str::to_owned);
+            let named = |word: &String| {
+                let mut held = self.scope.held_names(word);
+                held.find_map(|name| named_sandbox(&leaks, &name).map(str::to_owned))
+            };
+            let by_id =
+                |word: &String| named_sandbox(&leaks, word).filter(|id| id == word).map(str::to_owned);
+            let named = |word: &String| by_id(word).or_else(|| named(word));
             let ids: Vec<String> = sandboxes.iter().filter_map(named).collect();
             leaks.retain(|leak| ids.contains(&leak.id));
         }
@@ -190,7 +200,7 @@ impl Collector<'_> {
             return Collected { leak, outcome: CollectOutcome::WouldRemove, reason: None, findings: None };
         }
         let (outcome, reason, findings) =
-            match leaks::collect_leak(&leak, self.root, self.rules.is_named, self.patience) {
+            match leaks::collect_leak(&leak, self.scope.root(), self.rules.is_named, self.patience) {
                 Ok(findings) if findings.verified => (CollectOutcome::Removed, None, Some(findings)),
                 Ok(findings) => {
                     let left: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
@@ -199,7 +209,7 @@ impl Collector<'_> {
                 Err(error) => (CollectOutcome::Failed, Some(error_chain(&error)), None),
             };
         let word = if outcome == CollectOutcome::Removed { "removed" } else { "failed" };
-        leaks::publish_removal(&leak, self.root, word, reason.clone());
+        leaks::publish_removal(&leak, self.scope.root(), word, reason.clone());
         Collected { leak, outcome, reason, findings }
     }
 

@@ -59,15 +59,17 @@ pub struct Resolver {
 /// The facts about a sandbox for comparing it with an id or name.
 struct ResolverEntry {
     candidate: Candidate,
+    /// Whether the word is its name.
+    is_named: bool,
     living: bool,
     /// The time of creation, in milliseconds since 1970; 0 if unknown.
     made: u64,
 }
 
 impl ResolverEntry {
-    fn of(known: SandboxRef, living: bool) -> ResolverEntry {
+    fn of(known: SandboxRef, is_named: bool, living: bool) -> ResolverEntry {
         let made = known.intent.map_or(0, |intent| intent.made_at_ms);
-        ResolverEntry { candidate: Candidate { id: known.id, name: known.name }, living, made }
+        ResolverEntry { candidate: Candidate { id: known.id, name: known.name }, is_named, living, made }
     }
 }
 
@@ -98,9 +100,14 @@ impl Resolver {
         self.scope.root()
     }
 
+    /// Tells whether the word is the name of this sandbox.
+    fn is_named(&self, known: &SandboxRef, word: &str) -> bool {
+        self.scope.means(word, known.held_name().as_deref())
+    }
+
     /// Tells whether a sandbox is in the scope.
     pub(crate) fn is_in_scope(&self, known: &SandboxRef) -> bool {
-        self.scope.has(known.intent.as_ref())
+        self.scope.is_whole() || self.scope.has_tenant(known.tenant().as_deref())
     }
 
     /// Returns why no records can be read, if that is so.
@@ -132,7 +139,7 @@ impl Resolver {
                 let holder = self.scope.name_holder(word).ok().flatten();
                 holder.is_some_and(|holder| holder != known.id)
             };
-            if !has_policy(known.intent.as_ref()) || known.name.as_deref() != Some(word) || !is_passed_on() {
+            if !has_policy(known.intent.as_ref()) || !self.is_named(&known, word) || !is_passed_on() {
                 break;
             }
             wait_a_moment();
@@ -170,7 +177,7 @@ impl Resolver {
         let entries = self.entries(word).map_err(|error| self.unreadable(word, &error, error.kind()))?;
         let newest = entries
             .iter()
-            .filter(|entry| entry.candidate.name.as_deref() == Some(word))
+            .filter(|entry| entry.is_named)
             .max_by_key(|entry| (entry.living, entry.made, &entry.candidate.id));
         let begins = |entry: &&ResolverEntry| is_prefix(word, &entry.candidate.id);
         let mut found: Vec<Candidate> = match newest {
@@ -203,7 +210,7 @@ impl Resolver {
             .record_names()?
             .iter()
             .filter_map(|id| self.by_id(id))
-            .filter(|known| self.is_in_scope(known) && known.name.as_deref() == Some(name))
+            .filter(|known| self.is_in_scope(known) && self.is_named(known, name))
             .filter(|known| known.record.as_ref().is_some_and(|files| !may_live(files)))
             .collect();
         found.sort_by_key(|known| {
@@ -329,7 +336,7 @@ impl Resolver {
             claimed = home == RecordHome::Here;
             intent = label.intent;
         }
-        let name = intent.as_ref().and_then(|intent| self.scope.shown_name(intent));
+        let name = intent.as_ref().and_then(Intent::held_name).map(|held| self.scope.shown_name(&held));
         // A life that begins gets its launch file after its record.
         let is_newest = |files: &Files| files.has_launch() || !files.has_ended();
         let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(is_newest);
@@ -394,11 +401,12 @@ impl Resolver {
     fn by_held_name(&self, word: &str) -> Option<SandboxRef> {
         let id = self.scope.name_holder(word).ok()??;
         let known = self.by_id(&id)?;
-        let contradicts = known.intent.is_some() && known.name.as_deref() != Some(word);
+        let contradicts = known.intent.is_some() && !self.is_named(&known, word);
         if contradicts || !self.is_in_scope(&known) {
             return None;
         }
-        Some(SandboxRef { name: Some(word.to_owned()), ..known })
+        let name = known.name.clone().or_else(|| Some(word.to_owned()));
+        Some(SandboxRef { name, ..known })
     }
 
     /// Returns the last holder of a name, if its record cannot be opened to check.
@@ -423,8 +431,9 @@ impl Resolver {
     fn entries(&self, word: &str) -> io::Result<Vec<ResolverEntry>> {
         let entry = |id: &String| {
             let known = self.by_id(id).filter(|known| self.is_in_scope(known))?;
-            let living = known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
-            Some(ResolverEntry::of(known, living))
+            let is_named = self.is_named(&known, word);
+            let living = is_named && known.record.as_ref().is_none_or(may_live);
+            Some(ResolverEntry::of(known, is_named, living))
         };
         Ok(self.ids()?.iter().filter_map(entry).collect())
     }

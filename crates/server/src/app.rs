@@ -22,8 +22,10 @@ pub struct App {
     pub engine: Engine,
     /// The end of the server, or of the tenant's access, which streams wait for.
     pub drain: Drain,
+    /// The end of the tenant's access.
+    pub(crate) revoked: Drain,
     /// The reports of removed records.
-    pub deleted: Deleted,
+    pub deleted: Arc<Deleted>,
     /// The counters behind `/metrics`.
     pub(crate) metrics: Arc<Metrics>,
     /// Those of the whole server, if they are others.
@@ -41,7 +43,8 @@ impl App {
             engine,
             metrics,
             drain: Drain::default(),
-            deleted: Deleted::default(),
+            revoked: Drain::default(),
+            deleted: Arc::default(),
             of_server: None,
             ready: Arc::default(),
         })
@@ -51,13 +54,14 @@ impl App {
     pub(crate) fn for_tenant(&self, tenant: &Arc<Tenant>) -> AppState {
         let own = Arc::new(Metrics::default());
         let engine = self.engine.for_tenant(tenant, &own);
-        let reaches_all = engine.scope().is_whole();
+        let reaches_all = engine.scope().has_unowned();
         Arc::new(App {
             config: Arc::clone(&self.config),
             engine,
             metrics: if reaches_all { Arc::clone(&self.metrics) } else { own },
             drain: Drain::default(),
-            deleted: Deleted::default(),
+            revoked: Drain::default(),
+            deleted: Arc::clone(&self.deleted),
             of_server: (!reaches_all).then(|| Arc::clone(&self.metrics)),
             ready: Arc::clone(&self.ready),
         })

@@ -58,7 +58,8 @@ pub(crate) fn authorize_request<'a>(
     Ok(token)
 }
 
-fn unauthorized() -> Refusal {
+/// What a caller without a valid token is told.
+pub(crate) fn unauthorized() -> Refusal {
     Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "a valid token is needed")
 }
 

@@ -46,8 +46,8 @@ pub enum EngineError {
     /// The sandbox was not started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The callers with this token have as many sandboxes as they can have.
-    #[error("there are {most} living sandboxes of this token already")]
+    /// The tenant has as many sandboxes as it can have.
+    #[error("there are {most} living sandboxes of this tenant already")]
     TooMany {
         /// The limit.
         most: usize,
@@ -115,7 +115,7 @@ impl Engine {
         let scope = match &tenant.name {
             Some(name) if tenant.is_admin => Scope::of_admin(root, name),
             Some(name) => Scope::of_tenant(root, name, tenant.is_alone),
-            None => Scope::whole(root),
+            None => Scope::of_nobody(root, tenant.unnamed.as_deref().unwrap_or_default()),
         };
         let mut started = self.started.clone();
         started.push(metrics.sandboxes_started.clone());
@@ -210,8 +210,9 @@ impl Engine {
             // Nobody else can set these labels.
             let labels = &mut wanted.spec.labels;
             labels.retain(|key, _| key != quota::LABEL && key != names::TENANT);
+            let mut place = None;
             if let Some(tenant) = &tenant {
-                quota.take(tenant, root)?;
+                place = Some(quota.take(tenant, root)?);
                 let (key, value) = quota::label(tenant);
                 labels.insert(key.to_owned(), value.to_owned());
             }
@@ -219,6 +220,9 @@ impl Engine {
             let environment = wanted.environment(&environment);
             let made = start_detached(&program, root, &wanted.into_request(), &environment);
             penfold_sys::crash_point!("serve-sandbox-made");
+            if let Some(place) = place.filter(|_| made.is_ok()) {
+                place.fill();
+            }
             made.map_err(EngineError::Start)
         });
         let id = id.await??;

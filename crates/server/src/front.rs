@@ -74,11 +74,16 @@ pub(crate) async fn serve(
             parts.extensions.insert(RequestId(id.clone()));
             let body = Body::new(TimedBody::new(body, limits.body_times()));
             penfold_sys::crash_point!("serve-admitted");
-            // A router is always ready, and cannot fail.
-            match router.call(Request::from_parts(parts, body)).await {
-                Ok(response) => {
+            // A router is always ready, and cannot fail. A handler whose caller is revoked is dropped, as if the caller went away.
+            let answered = tokio::select! {
+                answered = router.call(Request::from_parts(parts, body)) => answered.map(Some),
+                () = app.revoked.begun() => Ok(None),
+            };
+            match answered {
+                Ok(Some(response)) => {
                     descriptors::or_no_descriptors(response).unwrap_or_else(|refusal| dialect.refuse(refusal))
                 }
+                Ok(None) => dialect.refuse(auth::unauthorized()),
                 Err(never) => match never {},
             }
         }
@@ -98,6 +103,7 @@ pub(crate) async fn serve(
         metrics.request_seconds.observe(time.as_secs_f64());
     });
     let ms = time.as_secs_f64() * 1000.0;
+    let path = tenants.without_tokens(&path);
     tracing::info!(%method, path, status = status.as_u16(), ms, %peer, id, "request");
     response
 }

@@ -56,18 +56,14 @@ pub fn find_record(scope: &Scope, word: &str) -> Result<Files, RecordError> {
 /// When the state root cannot be read.
 pub fn open_record(scope: &Scope, id: &str) -> Result<Option<Files>, StateError> {
     let found = Registry::open_existing(scope.root())?.map_or(Ok(None), |registry| registry.look(id))?;
-    Ok(found.filter(|files| is_reached(scope, files)))
+    Ok(found.filter(|files| scope.has_record(files)))
 }
 
 /// Tells whether what is left of the sandbox with this whole id is the callers'.
 pub fn is_own_remainder(scope: &Scope, id: &str) -> bool {
     let registry = Registry::open_existing(scope.root()).ok().flatten();
     let files = registry.and_then(|registry| registry.look(id).ok().flatten());
-    files.map_or(scope.has_unowned(), |files| is_reached(scope, &files))
-}
-
-fn is_reached(scope: &Scope, files: &Files) -> bool {
-    scope.is_whole() || scope.has(files.intent().ok().as_ref())
+    files.map_or(scope.has_unowned(), |files| scope.has_record(&files))
 }
 
 /// Returns the records of the callers' own sandboxes that `choose` selects by what their sandboxes were started with, living or not. Records that cannot be

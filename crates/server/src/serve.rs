@@ -75,9 +75,7 @@ async fn run(
     }
     tell(ServeEvent::Started);
     warn_of_open(app.config.token_file.as_deref());
-    if let Some(who) = tenants.unowned_reached_by() {
-        tracing::info!(who, "sandboxes that belong to no tenant are reached by");
-    }
+    tell_of_unowned(&tenants);
     let connections = Connections::new(&app, front);
     let mut accepting = tokio::task::JoinSet::new();
     for listener in listeners {
@@ -109,6 +107,13 @@ async fn run(
     Ok(())
 }
 
+/// Says who reaches the sandboxes that belong to no tenant.
+fn tell_of_unowned(tenants: &Tenants) {
+    if let Some(who) = tenants.unowned_reached_by() {
+        tracing::info!(who, "sandboxes that belong to no tenant are reached by");
+    }
+}
+
 /// Says so if other users can read the tokens.
 fn warn_of_open(token_file: Option<&Path>) {
     let is_open = |path: &&Path| penfold_state::is_open_to_others(path).unwrap_or(false);
@@ -122,7 +127,7 @@ async fn reload_tokens(path: PathBuf, tenants: Tenants, mut hangups: Hangups, cl
     while hangups.next().await {
         let read = tokio::task::spawn_blocking({
             let path = path.clone();
-            move || Tokens::read(&path)
+            move || Tokens::read_again(&path)
         });
         match read.await {
             Ok(Ok(tokens)) => {
@@ -130,6 +135,7 @@ async fn reload_tokens(path: PathBuf, tenants: Tenants, mut hangups: Hangups, cl
                 let count = format!("{tokens:?}");
                 tenants.replace(tokens);
                 tracing::info!(count, "read the tokens again");
+                tell_of_unowned(&tenants);
             }
             Ok(Err(error)) => {
                 let why = penfold_state::error_chain(&error);

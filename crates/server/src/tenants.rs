@@ -77,8 +77,18 @@ impl Tenants {
         let changed =
             |_: &Option<String>, (tenant, _): &mut (Arc<Tenant>, Served)| before.of(tenant) != now.of(tenant);
         for (_, (_, served)) in known.served.extract_if(changed) {
+            served.app.revoked.begin();
             served.app.drain.begin();
         }
+    }
+
+    /// Returns a path for the log: without the tokens in it, wherever they are.
+    pub(crate) fn without_tokens(&self, path: &str) -> String {
+        let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = Arc::clone(&known.tokens);
+        drop(known);
+        let shown = |part| if tokens.find(str::as_bytes(part)).is_some() { "******" } else { part };
+        path.split('/').map(shown).collect::<Vec<_>>().join("/")
     }
 
     /// Ends the streams of all tenants.

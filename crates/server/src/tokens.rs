@@ -15,6 +15,8 @@ use sha2::{Digest as _, Sha256};
 pub struct Tenant {
     /// The name; `None` for the only token of a server, if that has no name: then nobody is to be told apart.
     pub name: Option<String>,
+    /// The name that a token without one has beside others.
+    pub unnamed: Option<String>,
     /// Whether everything is reached.
     pub is_admin: bool,
     /// Whether there is no other tenant, so that what belongs to nobody is reached, too.
@@ -53,7 +55,7 @@ pub enum InvalidTokens {
     #[error("line {0}: a token consists of letters, digits, `-`, `.`, `_` and `~`")]
     Character(usize),
     /// The name of a tenant is none.
-    #[error("line {line}: the name of a tenant is {}", names::NAME_RULE)]
+    #[error("line {line}: the name of a tenant is {}, and does not begin with `{UNNAMED}`", names::NAME_RULE)]
     Name {
         /// The line.
         line: usize,
@@ -69,10 +71,19 @@ pub enum InvalidTokens {
     /// A token is on two lines that differ.
     #[error("line {0}: the token is on an earlier line, too, and means something else there")]
     Repeated(usize),
+    /// A word after the token is there twice.
+    #[error("line {line}: `{word}` is there twice")]
+    Twice {
+        /// The line.
+        line: usize,
+        /// The word.
+        word: String,
+    },
+    /// A token without a name has options: a name whose token was forgotten would be one.
+    #[error("line {0}: a token with options needs the name of its tenant before it")]
+    Unnamed(usize),
     /// A tenant has two sets of rights.
-    #[error(
-        "line {line}: `{name}` has another `admin` or `max-sandboxes` on an earlier line; only `read-only` may differ"
-    )]
+    #[error("line {line}: `{name}` has another `admin` or `max-sandboxes` on an earlier line")]
     Differs {
         /// The line.
         line: usize,
@@ -108,6 +119,17 @@ impl Tokens {
         Ok(Tokens::parse(&text)?)
     }
 
+    /// Reads a file anew while the server runs: a pipe would have nothing more, or keep the reader waiting for ever.
+    ///
+    /// # Errors
+    /// As [`Tokens::read`], and when it is no regular file.
+    pub(crate) fn read_again(path: &Path) -> Result<Tokens, ReadTokensError> {
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(ReadTokensError::Read(io::Error::other("it is no file that can be read again")));
+        }
+        Tokens::read(path)
+    }
+
     /// Reads a list of tokens: on each line `TOKEN` or `NAME TOKEN`, and then any of `admin`, `read-only` and
     /// `max-sandboxes=N`. Empty lines and lines that begin with `#` are skipped. Lines with one name are of one tenant; a token
     /// without a name is a tenant of its own.
@@ -129,11 +151,8 @@ impl Tokens {
                 }
                 return Err(InvalidTokens::Repeated(number));
             }
-            let of_tenant = lines.iter().find(|earlier| earlier.tenant.name == token.tenant.name);
-            if let Some(name) = of_tenant.filter(|earlier| earlier.tenant != token.tenant).and(line.name) {
-                return Err(InvalidTokens::Differs { line: number, name: name.to_owned() });
-            }
             lines.push(token);
+            unite(&mut lines, number)?;
         }
         let first = lines.first().ok_or(InvalidTokens::Missing)?.tenant.name.clone();
         let is_alone = lines.iter().all(|token| token.tenant.name == first);
@@ -149,9 +168,11 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Returns the tokens of a tenant.
+    /// Returns the tokens of a tenant, in an order that does not depend on their lines.
     pub(crate) fn of(&self, tenant: &Tenant) -> Vec<&Token> {
-        self.0.iter().filter(|token| *token.tenant == *tenant).collect()
+        let mut tokens: Vec<&Token> = self.0.iter().filter(|token| *token.tenant == *tenant).collect();
+        tokens.sort_unstable_by(|one, other| one.secret.cmp(&other.secret));
+        tokens
     }
 
     /// Who has the sandboxes that belong to no tenant, for people; `None` if that needs no word.
@@ -178,6 +199,28 @@ impl Tokens {
     }
 }
 
+/// The beginning of the name of a token without one.
+const UNNAMED: &str = "token-";
+
+/// Makes the last line and the earlier ones of its tenant one: what only one of them says counts for all.
+fn unite(lines: &mut [Token], number: usize) -> Result<(), InvalidTokens> {
+    let Some((last, earlier)) = lines.split_last_mut() else { return Ok(()) };
+    let mut same: Vec<&mut Token> =
+        earlier.iter_mut().filter(|one| one.tenant.name == last.tenant.name).collect();
+    let Some(before) = same.first().map(|one| Arc::clone(&one.tenant)) else { return Ok(()) };
+    let (is_admin, given) = (last.tenant.is_admin, last.tenant.sandboxes);
+    let differs = given.is_some() && before.sandboxes.is_some() && given != before.sandboxes;
+    if differs || is_admin != before.is_admin {
+        let name = before.name.clone().unwrap_or_default();
+        return Err(InvalidTokens::Differs { line: number, name });
+    }
+    let tenant = Arc::new(Tenant { sandboxes: before.sandboxes.or(given), ..(*before).clone() });
+    for token in same.iter_mut().map(|token| &mut **token).chain([last]) {
+        token.tenant = Arc::clone(&tenant);
+    }
+    Ok(())
+}
+
 /// Reads a line, as if there were others.
 fn read_line(line: &TokenLine<'_>, number: usize) -> Result<Token, InvalidTokens> {
     let TokenLine { name, token, options } = line;
@@ -187,17 +230,25 @@ fn read_line(line: &TokenLine<'_>, number: usize) -> Result<Token, InvalidTokens
     if !(SHORTEST_TOKEN..=LONGEST_TOKEN).contains(&token.len()) {
         return Err(InvalidTokens::Length(number));
     }
-    if name.is_some_and(|name| !names::is_name(name)) {
+    if name.is_some_and(|name| !names::is_name(name) || name.starts_with(UNNAMED)) {
         return Err(InvalidTokens::Name { line: number });
+    }
+    if name.is_none() && !options.is_empty() {
+        return Err(InvalidTokens::Unnamed(number));
     }
     let mut tenant = Tenant {
         name: Some(name.map_or_else(|| unnamed(token), str::to_owned)),
+        unnamed: name.is_none().then(|| unnamed(token)),
         is_admin: false,
         is_alone: false,
         sandboxes: None,
     };
     let mut is_read_only = false;
-    for &word in options {
+    for (index, &word) in options.iter().enumerate() {
+        let key = word.split('=').next();
+        if options.iter().take(index).any(|earlier| earlier.split('=').next() == key) {
+            return Err(InvalidTokens::Twice { line: number, word: word.to_owned() });
+        }
         let most = word.strip_prefix("max-sandboxes=").and_then(|most| most.parse().ok());
         match (word, most.filter(|most| (1..=MOST_SANDBOXES).contains(most))) {
             ("admin", _) => tenant.is_admin = true,
@@ -213,7 +264,7 @@ fn read_line(line: &TokenLine<'_>, number: usize) -> Result<Token, InvalidTokens
 fn unnamed(token: &str) -> String {
     let hash = Sha256::digest(token.as_bytes());
     let number = hash.iter().take(6).fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
-    format!("token-{number:012x}")
+    format!("{UNNAMED}{number:012x}")
 }
 
 impl std::fmt::Debug for Token {
@@ -278,14 +329,12 @@ mod tests {
 
     #[test]
     fn lines_of_one_name_are_one_tenant_and_say_what_a_token_is_good_for() {
-        let text = format!(
-            "alice {ONE} max-sandboxes=3\nalice {TWO} read-only max-sandboxes=3\nops {ONE}{TWO} admin\n"
-        );
+        let text = format!("alice {ONE} max-sandboxes=3\nalice {TWO} read-only\nops {ONE}{TWO} admin\n");
         let tokens = parse(&text).unwrap();
         let found = |given: &str| tokens.find(given.as_bytes()).unwrap();
         assert_eq!(found(ONE).tenant, found(TWO).tenant);
         assert!(!found(ONE).is_read_only && found(TWO).is_read_only);
-        let Tenant { name, is_admin, is_alone, sandboxes } = &*found(ONE).tenant;
+        let Tenant { name, is_admin, is_alone, sandboxes, .. } = &*found(ONE).tenant;
         assert_eq!(
             (name.as_deref(), *is_admin, *is_alone, *sandboxes),
             (Some("alice"), false, false, Some(3))
@@ -309,9 +358,24 @@ mod tests {
             assert_eq!(error, InvalidTokens::Option { line: 2, word: word.to_owned() });
         }
         assert_eq!(parse(&format!("a {ONE}\nb {ONE}")).unwrap_err(), InvalidTokens::Repeated(2));
-        assert_eq!(parse(&format!("{ONE}\n{ONE} read-only")).unwrap_err(), InvalidTokens::Repeated(2));
+        assert_eq!(parse(&format!("a {ONE}\na {ONE} read-only")).unwrap_err(), InvalidTokens::Repeated(2));
+        // A name whose token was forgotten is no token of an admin.
+        assert_eq!(parse("continuous-integration admin").unwrap_err(), InvalidTokens::Unnamed(1));
+        assert_eq!(parse(&format!("token-0123456789ab {ONE}")).unwrap_err(), InvalidTokens::Name { line: 1 });
+        let twice = parse(&format!("a {ONE} max-sandboxes=1 max-sandboxes=3")).unwrap_err();
+        assert_eq!(twice, InvalidTokens::Twice { line: 1, word: "max-sandboxes=3".to_owned() });
+        let limits = parse(&format!("a {ONE} max-sandboxes=1\na {TWO} max-sandboxes=2")).unwrap_err();
+        assert_eq!(limits, InvalidTokens::Differs { line: 2, name: "a".to_owned() });
         let differs = InvalidTokens::Differs { line: 2, name: "a".to_owned() };
         assert_eq!(parse(&format!("a {ONE}\na {TWO} admin")).unwrap_err(), differs);
+    }
+
+    #[test]
+    fn the_order_of_lines_changes_no_tenant() {
+        let [one, other] = [[ONE, TWO], [TWO, ONE]]
+            .map(|[a, b]| parse(&format!("alice {a}\nbob {ONE}{TWO}\nalice {b}")).unwrap());
+        let tenant = &one.find(ONE.as_bytes()).unwrap().tenant;
+        assert_eq!(one.of(tenant), other.of(tenant));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
 use crate::life::Life;
+use crate::name_text;
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
 use crate::state::{CommandExit, Status};
@@ -66,6 +67,14 @@ pub struct EventSubject {
     /// The number of the life that the event is about; `None` means the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub life: Option<u32>,
+}
+
+impl EventSubject {
+    /// Returns the name that the sandbox holds below its state root, if it has one.
+    #[must_use]
+    pub fn held_name(&self) -> Option<String> {
+        self.name.as_ref().map(|name| name_text::held_name(name_text::tenant_of(&self.labels), name))
+    }
 }
 
 /// The kind of an event, with its details.

@@ -37,6 +37,11 @@ pub fn name_in(held: &str) -> &str {
     held.split_once(MARK).map_or(held, |(_, name)| name)
 }
 
+/// Returns the tenant in a name that is held, if it is that of a tenant's sandbox.
+pub fn tenant_in(held: &str) -> Option<&str> {
+    held.split_once(MARK).map(|(tenant, _)| tenant)
+}
+
 /// Tells whether a text is the key of a label: as a name, with `/` too.
 pub fn is_label_key(text: &str) -> bool {
     is_word(text, b"-_./")
@@ -73,6 +78,7 @@ mod tests {
     fn the_name_of_a_tenants_sandbox_has_both() {
         assert_eq!((held_name(None, "web"), name_in("web")), ("web".to_owned(), "web"));
         assert_eq!((held_name(Some("alice"), "web"), name_in("alice~web")), ("alice~web".to_owned(), "web"));
+        assert_eq!((tenant_in("web"), tenant_in("alice~web")), (None, Some("alice")));
         let wrong = ["~web", "alice~", "a~b~c", "../x~web", "alice~../x", "~"];
         assert!(!wrong.into_iter().any(is_held_name));
         let tenant = |text: &str| {

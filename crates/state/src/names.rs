@@ -20,7 +20,8 @@ use crate::lock;
 use crate::record::{StateError, open_or_make, open_private};
 
 pub use crate::name_text::{
-    NAME_RULE, TENANT, held_name, is_held_name, is_label_key, is_label_value, is_name, name_in, tenant_of,
+    NAME_RULE, TENANT, held_name, is_held_name, is_label_key, is_label_value, is_name, name_in, tenant_in,
+    tenant_of,
 };
 
 /// The directory of names below a state root.

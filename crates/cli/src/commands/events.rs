@@ -161,7 +161,8 @@ fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
     if matches!(event.what, EventKind::TeardownStep { .. }) && !asked {
         return false;
     }
-    let EventSubject { id, name, labels, life: _ } = &event.about;
+    let EventSubject { id, labels, .. } = &event.about;
+    let name = event.about.held_name();
     let matches = |filter: &Filter| match filter {
         Filter::Id(prefix) => id.starts_with(prefix),
         Filter::Name(wanted) => name.as_ref() == Some(wanted),
@@ -183,8 +184,8 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
         text.extend(event.to_json().map_err(WriteError::Json)?);
     } else {
         let time = format_rfc3339(event.time_ns);
-        let EventSubject { id, name, .. } = &event.about;
-        let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        let id = &event.about.id;
+        let name = event.about.held_name().map_or_else(String::new, |name| format!(" ({name})"));
         let mut line = String::new();
         // Members of the same user can write to the event file, so the text is escaped.
         lines::push(&mut line, &format!("{time} {} {id}{name} {}", event.what.kind(), details(&event.what)));

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::scope::tenant_of_record;
 use penfold_state::Files;
 use penfold_state::evidence::EvidenceSubject;
 use penfold_state::intent::{INTENT, Intent};
@@ -33,6 +34,14 @@ pub struct SandboxRef {
 }
 
 impl SandboxRef {
+    /// Returns the tenant to whom the sandbox belongs, as far as its record tells.
+    pub(crate) fn tenant(&self) -> Option<String> {
+        match &self.intent {
+            Some(intent) => intent.tenant().map(str::to_owned),
+            None => self.record.as_ref().and_then(tenant_of_record),
+        }
+    }
+
     /// Returns the name that the sandbox holds below its state root, if it is known.
     pub fn held_name(&self) -> Option<String> {
         self.intent.as_ref().map_or_else(|| self.name.clone(), Intent::held_name)

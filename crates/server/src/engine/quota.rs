@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penfold_control::{Resolver, view};
 use penfold_state::names;
@@ -13,11 +13,28 @@ use crate::tokens::Tenant;
 /// The label of what was started with the only token of a server, if that has no name.
 pub(super) const LABEL: &str = "penfold.token";
 
-/// How many sandboxes each tenant has at most. The count only grows; at the limit, the sandboxes are counted.
+/// How many sandboxes each tenant has at most. The counts only grow; at the limit, the sandboxes are counted.
 #[derive(Debug)]
 pub(super) struct Quota {
     most: usize,
-    counts: Mutex<HashMap<String, usize>>,
+    counts: Mutex<HashMap<String, Count>>,
+}
+
+/// The sandboxes of a tenant.
+#[derive(Debug)]
+struct Count {
+    /// Those that were counted, or started since.
+    known: usize,
+    /// Those that are being started: some of them may be counted, too.
+    starting: usize,
+}
+
+/// A sandbox that is about to be started. Dropped before, it was not.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    quota: &'a Quota,
+    label: String,
+    is_started: bool,
 }
 
 /// Returns the label of the sandboxes of a tenant.
@@ -30,25 +47,45 @@ impl Quota {
         Quota { most, counts: Mutex::default() }
     }
 
+    fn counts(&self) -> MutexGuard<'_, HashMap<String, Count>> {
+        // A panic elsewhere leaves no count half written.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a sandbox that is about to be created.
     ///
     /// # Errors
     /// [`EngineError::TooMany`] at the limit.
-    pub(super) fn take(&self, tenant: &Tenant, root: &Path) -> Result<(), EngineError> {
+    pub(super) fn take(&self, tenant: &Tenant, root: &Path) -> Result<Place<'_>, EngineError> {
         let most = tenant.sandboxes.unwrap_or(self.most);
         let label = label(tenant);
-        // A panic elsewhere leaves no count half written.
-        let mut counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut counts = self.counts();
         // A server that was just started knows of none yet.
-        let count = counts.entry(label.1.to_owned()).or_insert(most);
-        if *count >= most {
-            *count = living(label, root)?;
+        let count = counts.entry(label.1.to_owned()).or_insert(Count { known: most, starting: 0 });
+        if count.known + count.starting >= most {
+            count.known = living(label, root)?;
         }
-        if *count >= most {
+        if count.known + count.starting >= most {
             return Err(EngineError::TooMany { most });
         }
-        *count += 1;
-        Ok(())
+        count.starting += 1;
+        Ok(Place { quota: self, label: label.1.to_owned(), is_started: false })
+    }
+}
+
+impl Place<'_> {
+    /// Notes that the sandbox was started.
+    pub(super) fn fill(mut self) {
+        self.is_started = true;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.quota.counts().get_mut(&self.label) {
+            count.starting = count.starting.saturating_sub(1);
+            count.known += usize::from(self.is_started);
+        }
     }
 }
 

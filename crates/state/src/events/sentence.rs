@@ -24,8 +24,8 @@ pub(super) fn event_priority(what: &EventKind) -> u8 {
 
 /// Returns the event as a sentence: `sandbox 3f9a1c2b7d04 (web) has ended: its command exited with 3`.
 pub(super) fn event_sentence(event: &Event) -> String {
-    let EventSubject { id, name, .. } = &event.about;
-    let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    let EventSubject { id, .. } = &event.about;
+    let name = event.about.held_name().map_or_else(String::new, |name| format!(" ({name})"));
     format!("sandbox {id}{name} {}", predicate(&event.what))
 }
 

@@ -52,7 +52,7 @@ pub(super) fn logs(global: &Global, args: &LogsArgs, words: &[String]) -> Result
     let mut sources = Vec::new();
     for word in words {
         let (record, reader) = open(global, word, args)?;
-        let name = record.intent().ok().and_then(|intent| intent.name);
+        let name = record.intent().ok().and_then(|intent| intent.held_name());
         let id = record.name().to_owned();
         if !sources.iter().any(|source: &Source| source.id == id) {
             sources.push(Source { id, name, record, reader });

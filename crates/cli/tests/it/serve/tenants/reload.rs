@@ -1,5 +1,8 @@
 //! Tokens that change while the server runs, and sandboxes from before there were tenants.
 
+use std::io::{Read as _, Write as _};
+
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -95,11 +98,11 @@ fn what_belongs_to_no_tenant_is_reached_by_the_only_tenant_or_by_admins() {
 #[test]
 fn tokens_without_a_name_are_tenants_of_their_own_wherever_their_lines_are() {
     let env = TestEnv::new();
-    let server = serve(&env, &format!("{ALICE}\n{BOB} max-sandboxes=1\n"));
+    let server = serve(&env, &format!("{ALICE}\n{BOB}\n"));
     let alices = create(&server, ALICE, "web");
     create(&server, BOB, "web");
     server.end();
-    let server = serve(&env, &format!("ops {OPS} admin\n{BOB} max-sandboxes=1\n{ALICE}\n"));
+    let server = serve(&env, &format!("ops {OPS} admin\n{BOB}\n{ALICE}\n"));
     let seen = by(&server, ALICE, "GET", "/v1/sandboxes/web", &Value::Null).with(200).json();
     assert_eq!(seen["id"], alices.as_str());
     let owner = seen["labels"]["penfold.tenant"].as_str().unwrap();
@@ -107,6 +110,114 @@ fn tokens_without_a_name_are_tenants_of_their_own_wherever_their_lines_are() {
     for token in [ALICE, BOB] {
         by(&server, token, "DELETE", "/v1/sandboxes/web", &Value::Null).with(200);
     }
+}
+
+/// spec: 15.17.5
+#[test]
+fn the_last_token_of_a_file_reaches_nothing_of_tenants_that_were_removed() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("{ALICE}\n{BOB}\n"));
+    let (alices, bobs) = (create(&server, ALICE, "a"), create(&server, BOB, "b"));
+    let local = env.detach(["sleep", "600"]);
+    reload(&env, &server, &format!("{BOB}\n"), "read the tokens again", 1);
+    assert_eq!(names(&server, BOB, "").len(), 1, "its own, which has another's name now");
+    by(&server, BOB, "GET", &format!("/v1/sandboxes/{bobs}"), &Value::Null).with(200);
+    by(&server, BOB, "GET", &format!("/v1/sandboxes/{}", local.id), &Value::Null).with(200);
+    for method in ["GET", "DELETE"] {
+        by(&server, BOB, method, &format!("/v1/sandboxes/{alices}"), &Value::Null).with(404);
+    }
+    // Of an id without any trace it can say that it is gone.
+    by(&server, BOB, "DELETE", "/v1/sandboxes/000000000000", &Value::Null).with(200);
+    // A record whose intent is damaged tells by its report whose it is.
+    by(&server, "", "POST", &format!("/v1/sandboxes/{alices}/kill"), &Value::Null).with(200);
+    std::fs::write(env.root().join(format!("sandboxes/{alices}/intent.json")), "{").unwrap();
+    for path in ["", "/logs", "/report"] {
+        by(&server, BOB, "GET", &format!("/v1/sandboxes/{alices}{path}"), &Value::Null).with(404);
+    }
+    // Another tenant with the same token.
+    reload(&env, &server, &format!("carol {ALICE}\nbob {BOB}\n"), "read the tokens again", 2);
+    by(&server, ALICE, "GET", &format!("/v1/sandboxes/{alices}/report"), &Value::Null).with(404);
+    reload(&env, &server, &format!("{ALICE}\n{BOB}\n"), "read the tokens again", 3);
+    by(&server, ALICE, "GET", &format!("/v1/sandboxes/{alices}/report"), &Value::Null).with(200);
+    for id in [&alices, &bobs, &local.id] {
+        by(&server, "", "DELETE", &format!("/v1/sandboxes/{id}"), &Value::Null).with(200);
+    }
+}
+
+/// spec: 15.17.4
+#[test]
+fn a_removed_token_ends_the_requests_that_are_under_way() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("alice {ALICE}\nbob {BOB}\n"));
+    let work = env.path("work/dir");
+    std::fs::create_dir(&work).unwrap();
+    let body = json!({ "command": ["sleep", "600"], "dir": work });
+    let id = by(&server, ALICE, "POST", "/v1/sandboxes", &body).with(201).json()["id"].clone();
+    let path = format!("/v1/sandboxes/{}", id.as_str().unwrap());
+    let send = |head: &str, kind: &str, length: usize| {
+        let mut stream = server.connect();
+        let lines =
+            format!("host: a\r\nconnection: close\r\nx-penfold-token: {ALICE}\r\nexpect: 100-continue");
+        let body = format!("content-type: application/{kind}\r\ncontent-length: {length}");
+        write!(stream, "{head} HTTP/1.1\r\n{lines}\r\n{body}\r\n\r\n").unwrap();
+        // The body is waited for: the route is at work.
+        let mut go_on = [0; 25];
+        stream.read_exact(&mut go_on).unwrap();
+        assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream
+    };
+    let mut upload = send(&format!("PUT {path}/files?path=made"), "octet-stream", 10);
+    upload.write_all(b"abc").unwrap();
+    let run = json!({ "command": "echo begun > begun; sleep 603", "sessionId": "s", "cwd": work });
+    let run = run.to_string();
+    let mut execute = send("POST /api/execute", "json", run.len());
+    execute.write_all(run.as_bytes()).unwrap();
+    wait_until("the command runs", || work.join("begun").try_exists().unwrap());
+    reload(&env, &server, &format!("bob {BOB}\n"), "read the tokens again", 1);
+    for mut stream in [upload, execute] {
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        assert!(told.contains("401") && told.to_lowercase().contains("unauthorized"), "{told}");
+    }
+    let left: Vec<_> = std::fs::read_dir(&work).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.contains(&"made".into()), "{left:?}");
+    assert!(env.is_running("sleep 603"), "only access has ended");
+    env.call(["kill", "--all", "-f"]).with_code(0);
+}
+
+/// spec: 15.17.4
+#[test]
+fn a_pipe_in_place_of_the_file_does_not_keep_the_server_from_reading_later_ones() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    let path = env.path("work/tokens");
+    std::fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    server.running.signal(Signal::HUP);
+    server.running.hear_error("it is no file that can be read again", 1);
+    std::fs::remove_file(&path).unwrap();
+    reload(&env, &server, &format!("ops {OPS} admin\n"), "read the tokens again", 2);
+    by(&server, BOB, "GET", "/v1/sandboxes", &Value::Null).with(401);
+}
+
+/// spec: 15.2.1
+#[test]
+fn a_token_in_a_wrong_place_of_the_path_is_not_in_the_log() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    for path in [
+        "//t/TOKEN/v1/sandboxes",
+        "/T/TOKEN/v1",
+        "/%74/TOKEN/v1",
+        "/v1/../t/TOKEN/v1",
+        "/t/TOKEN/t/TOKEN/v1",
+        "/v1/TOKEN",
+    ] {
+        let told = by(&server, "", "GET", &path.replace("TOKEN", ALICE), &Value::Null);
+        assert!(told.status >= 400, "{path} {told:?}");
+    }
+    let said = server.end();
+    assert!(said.matches("******").count() >= 6 && !said.contains(ALICE), "{said}");
 }
 
 /// spec: 15.17.4

@@ -142,6 +142,108 @@ fn a_line_can_have_its_own_limit() {
     env.call(["kill", "--all", "-f"]).with_code(0);
 }
 
+/// spec: 15.17.3
+#[test]
+fn a_limit_holds_also_for_requests_that_come_at_once() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("alice {ALICE} max-sandboxes=3\nbob {BOB}\n"));
+    let body = json!({ "command": ["sleep", "600"] });
+    let codes: Vec<u16> = std::thread::scope(|scope| {
+        let make = || by(&server, ALICE, "POST", "/v1/sandboxes", &body).status;
+        let threads: Vec<_> = (0..16).map(|_| scope.spawn(make)).collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let that_got = |code: u16| codes.iter().filter(|one| **one == code).count();
+    assert_eq!((that_got(201), that_got(429)), (3, 13), "{codes:?}");
+    env.call(["kill", "--all", "-f"]).with_code(0);
+    assert_eq!(by(&server, ALICE, "POST", "/v1/sandboxes", &body).status, 201);
+    env.call(["kill", "--all", "-f"]).with_code(0);
+}
+
+/// spec: 15.17.2
+#[test]
+fn an_admin_calls_its_own_sandboxes_by_both_names_and_those_of_others_by_the_long_one() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    let own = create(&server, OPS, "web");
+    let alices = create(&server, ALICE, "web");
+    let local = env.call(["run", "-d", "--name", "web", "sleep", "600"]).with_code(0).out().trim().to_owned();
+    let id = |token: &str, word: &str| {
+        by(&server, token, "GET", &format!("/v1/sandboxes/{word}"), &Value::Null).with(200).json()["id"]
+            .clone()
+    };
+    assert_eq!([id(OPS, "web"), id(OPS, "ops~web"), id(OPS, "alice~web")], [own.as_str(), &own, &alices]);
+    assert_eq!([id("", "web"), id("", "ops~web"), id("", "alice~web")], [local.as_str(), &own, &alices]);
+    let told_of = |token: &str, word: &str| {
+        let path = format!("/v1/events?from=start&follow=false&sandbox={word}&kind=start");
+        let told = by(&server, token, "GET", &path, &Value::Null).with(200);
+        let text = String::from_utf8(told.body).unwrap();
+        [&own, &alices, &local].map(|id| text.contains(id.as_str()))
+    };
+    assert_eq!(told_of(OPS, "alice~web"), [false, true, false]);
+    assert_eq!(told_of(ALICE, "web"), [false, true, false]);
+    assert_eq!(told_of("", "web"), [false, false, true]);
+    let events = |word: &str| {
+        let filter = format!("name={word}");
+        env.call(["events", "--no-follow", "-f", &filter]).with_code(0).out()
+    };
+    let said = events("alice~web");
+    assert!(said.contains(&alices) && said.contains("(alice~web)") && !said.contains(&own), "{said}");
+    assert!(events("web").contains(&local) && !events("web").contains(&own));
+    for token in [ALICE, OPS] {
+        by(&server, token, "POST", "/v1/sandboxes/web/kill", &Value::Null).with(200);
+    }
+    let collect = |word: &str| {
+        let body = json!({ "older_than_ms": 0, "sandboxes": [word] });
+        let told = by(&server, OPS, "POST", "/v1/gc", &body).with(200).json();
+        let leaks = told["leaks"].as_array().unwrap().iter();
+        leaks.map(|leak| (leak["id"].clone(), leak["name"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(collect("alice~web"), [(json!(alices), json!("alice~web"))]);
+    assert_eq!(collect("web"), [(json!(own), json!("web"))]);
+    env.call(["kill", "--all", "-f"]).with_code(0);
+}
+
+/// spec: 15.14
+#[test]
+fn the_report_of_a_removed_sandbox_is_for_all_who_reached_it() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    for (first, second) in [(OPS, ALICE), (ALICE, OPS), (ALICE, ""), ("", ALICE)] {
+        let path = format!("/v1/sandboxes/{}", create(&server, ALICE, "web"));
+        by(&server, first, "DELETE", &path, &Value::Null).with(200);
+        let again = by(&server, second, "DELETE", &path, &Value::Null).with(200).json();
+        assert_eq!((&again["result"], again["report"].is_object()), (&json!("already_gone"), true));
+        by(&server, BOB, "DELETE", &path, &Value::Null).with(404);
+    }
+}
+
+/// spec: 15.17
+#[test]
+fn the_claim_of_a_process_id_whose_sandbox_is_gone_can_be_removed_by_its_tenant() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    let body = json!({ "command": "sleep 600", "sessionId": "s", "processId": "p" });
+    by(&server, ALICE, "POST", "/api/process/start", &body).with(200);
+    let listed = by(&server, ALICE, "GET", "/v1/sandboxes", &Value::Null).with(200).json();
+    let id = listed["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+    by(&server, ALICE, "DELETE", &format!("/v1/sandboxes/{id}"), &Value::Null).with(200);
+    let claims = || {
+        let names = std::fs::read_dir(env.root().join("names")).unwrap();
+        names.filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().contains("cfp-")).count()
+    };
+    assert_eq!(claims(), 1);
+    let all = json!({ "older_than_ms": 0 });
+    // A younger one may be about to be held.
+    let look = json!({ "older_than_ms": 0, "dry_run": true });
+    let listed = || by(&server, "", "POST", "/v1/gc", &look).with(200).json()["leaks"].clone();
+    wait_until("it is old enough for a leak", || listed() != json!([]));
+    assert_eq!(by(&server, BOB, "POST", "/v1/gc", &all).with(200).json()["leaks"], json!([]));
+    assert_eq!(claims(), 1);
+    let told = by(&server, ALICE, "POST", "/v1/gc", &all).with(200).json();
+    assert_eq!(claims(), 0, "{told}");
+}
+
 /// spec: 15.17
 #[test]
 fn metrics_are_those_of_the_tenant_or_of_all() {
