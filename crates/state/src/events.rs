@@ -34,7 +34,7 @@ use crate::requester::Requester;
 use crate::state::{CommandExit, Status};
 
 pub use follow::EventWaitEnd;
-pub use reader::{EventEntry, EventPosition, EventReader};
+pub use reader::{EventEntry, EventPlace, EventPosition, EventReader};
 pub use store::append_events;
 pub(crate) use store::open_plain;
 

@@ -21,7 +21,7 @@ use std::io;
 
 pub use follow::LogWaitEnd;
 pub use format::Stream;
-pub use reader::{LogEntry, LogPosition, LogReader};
+pub use reader::{LogEntry, LogPlace, LogPosition, LogReader};
 pub use writer::{DrainResult, LogWriter, PipeState};
 
 /// The default size limit of a log.

@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 
 use super::reader::EventReader;
 use super::root_watch::RootWatch;
+use crate::change_watch::{WakeReason, await_change};
 use crate::record::StateError;
 
 /// The interval at which a reader without a watch looks for events.
@@ -30,33 +30,43 @@ impl EventReader {
     /// # Errors
     /// Those of poll(2).
     pub fn wait(&mut self, peer: Option<BorrowedFd<'_>>) -> Result<EventWaitEnd, StateError> {
+        let peer = peer.map(|peer| (peer, PollFlags::empty()));
+        Ok(match self.await_news(peer, WITH_WATCH)? {
+            WakeReason::Other => EventWaitEnd::HungUp,
+            WakeReason::Changed | WakeReason::Late => EventWaitEnd::More,
+        })
+    }
+
+    /// Waits until there may be more to read at the end, until `wake` is readable, and no longer than `longest`.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn await_change(&mut self, wake: BorrowedFd<'_>, longest: Duration) -> Result<(), StateError> {
+        self.await_news(Some((wake, PollFlags::IN)), longest).map(drop)
+    }
+
+    fn await_news(
+        &mut self,
+        other: Option<(BorrowedFd<'_>, PollFlags)>,
+        longest: Duration,
+    ) -> Result<WakeReason, StateError> {
         self.watch = self.watch.take().filter(|watch| watch.is_on(&self.root));
         if self.watch.is_none() {
             self.watch = RootWatch::on(&self.root);
             if self.watch.is_some() {
                 // The new watch did not report earlier writes.
-                return Ok(EventWaitEnd::More);
+                return Ok(WakeReason::Changed);
             }
         }
-        let mut fds = Vec::with_capacity(2);
-        // poll(2) reports an error and a hangup even without requested events.
-        fds.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::empty())));
-        fds.extend(self.watch.iter().map(|root| PollFd::new(&root.watch, PollFlags::IN)));
-        let pause = if self.watch.is_some() { WITH_WATCH } else { USUAL };
-        let waited = Timespec::try_from(pause).map_err(|_| Errno::INVAL);
-        match waited.and_then(|timeout| poll(&mut fds, Some(&timeout))) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => {
-                let path = self.root.clone();
-                return Err(StateError::Io { act: "wait for", path, source: errno.into() });
-            }
+        let usual = if self.watch.is_some() { WITH_WATCH } else { USUAL };
+        let watch = self.watch.as_ref().map(|root| &root.watch);
+        let reason = await_change(watch, other, usual.min(longest)).map_err(|errno| {
+            let path = self.root.clone();
+            StateError::Io { act: "wait for", path, source: errno.into() }
+        })?;
+        if let Some(watch) = watch.filter(|_| reason == WakeReason::Changed) {
+            watch.clear();
         }
-        if peer.is_some() && fds.first().is_some_and(|fd| !fd.revents().is_empty()) {
-            return Ok(EventWaitEnd::HungUp);
-        }
-        if let Some(root) = &self.watch {
-            root.watch.clear();
-        }
-        Ok(EventWaitEnd::More)
+        Ok(reason)
     }
 }

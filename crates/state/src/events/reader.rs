@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{CWD, OFlags, SeekFrom, Stat};
+use rustix::fs::{CWD, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Event;
@@ -35,12 +36,33 @@ pub enum EventEntry {
     Skipped,
 }
 
+/// The place of a reader in the events: what the next entry is. Holds the file open, so that no other file gets its identity.
+#[derive(Debug, Clone)]
+pub struct EventPlace {
+    file: Option<Arc<EventFile>>,
+    offset: u64,
+    skipping: bool,
+}
+
+impl PartialEq for EventPlace {
+    fn eq(&self, other: &EventPlace) -> bool {
+        let file = |place: &EventPlace| place.file.as_ref().map(|file| file.identity());
+        (file(self), self.offset, self.skipping) == (file(other), other.offset, other.skipping)
+    }
+}
+
+impl Eq for EventPlace {}
+
 /// A reader of events: holds one buffer, takes no lock.
 #[derive(Debug)]
 pub struct EventReader {
     pub(super) root: PathBuf,
     pub(super) watch: Option<RootWatch>,
-    file: Option<EventFile>,
+    file: Option<Arc<EventFile>>,
+    /// The last two files that were open: places share their descriptors.
+    known: [Option<Arc<EventFile>>; 2],
+    /// Where the next bytes are in the file.
+    offset: u64,
     buffer: Vec<u8>,
     /// The unread part of the buffer.
     begin: usize,
@@ -53,7 +75,13 @@ pub struct EventReader {
 struct EventFile {
     fd: OwnedFd,
     stat: Stat,
-    offset: u64,
+}
+
+impl EventFile {
+    /// Device and inode.
+    fn identity(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
 }
 
 impl EventReader {
@@ -66,6 +94,8 @@ impl EventReader {
             root: root.to_owned(),
             watch: None,
             file: None,
+            known: [None, None],
+            offset: 0,
             buffer: vec![0; BUFFER],
             begin: 0,
             end: 0,
@@ -73,15 +103,44 @@ impl EventReader {
         };
         if from == EventPosition::End {
             reader.file = reader.open_named(CURRENT)?;
-            if let Some(EventFile { fd, offset, .. }) = &mut reader.file {
-                let size = rustix::fs::seek(&*fd, SeekFrom::End(0)).map_err(reading(root))?;
+            if let Some(file) = &reader.file {
+                let size = rustix::fs::fstat(&file.fd).map_err(reading(root))?.st_size;
                 // The last line may be half written.
-                *offset = size.saturating_sub(1);
-                rustix::fs::seek(&*fd, SeekFrom::Start(*offset)).map_err(reading(root))?;
+                reader.offset = u64::try_from(size).unwrap_or(0).saturating_sub(1);
                 reader.skipping = size > 0;
             }
         }
         Ok(reader)
+    }
+
+    /// Returns the place of the next entry.
+    pub fn place(&self) -> EventPlace {
+        let unread = u64::try_from(self.end - self.begin).unwrap_or(0);
+        EventPlace {
+            file: self.file.clone(),
+            offset: self.offset.saturating_sub(unread),
+            skipping: self.skipping,
+        }
+    }
+
+    /// Goes to a place of this reader, or of another one of the same state root.
+    pub fn go_to_place(&mut self, place: EventPlace) {
+        if place != self.place() {
+            self.file = place.file.map(|file| self.shared(file));
+            (self.offset, self.skipping) = (place.offset, place.skipping);
+            (self.begin, self.end) = (0, 0);
+        }
+    }
+
+    /// Returns the descriptor that other places have of this file: many followers then take no more descriptors than one.
+    fn shared(&mut self, file: Arc<EventFile>) -> Arc<EventFile> {
+        let is_same = |known: &&Arc<EventFile>| known.identity() == file.identity();
+        if let Some(known) = self.known.iter().flatten().find(is_same) {
+            return Arc::clone(known);
+        }
+        self.known.rotate_right(1);
+        self.known[0] = Some(Arc::clone(&file));
+        file
     }
 
     /// Returns the next event, if there is one yet.
@@ -101,8 +160,9 @@ impl EventReader {
             if self.fill()? {
                 continue;
             }
-            self.file = Some(next);
+            self.file = Some(self.shared(next));
             let cut_off = self.begin < self.end && !self.skipping;
+            self.offset = 0;
             (self.begin, self.end, self.skipping) = (0, 0, false);
             if cut_off {
                 return Ok(Some(EventEntry::Skipped));
@@ -134,22 +194,21 @@ impl EventReader {
 
     /// Reads more of the open file; false at its end.
     fn fill(&mut self) -> Result<bool, StateError> {
-        let Some(file) = &mut self.file else { return Ok(false) };
+        let Some(file) = &self.file else { return Ok(false) };
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let room = self.buffer.get_mut(self.end..).unwrap_or_default();
-        let count = rustix::io::retry_on_intr(|| rustix::io::read(&file.fd, &mut *room))
+        let count = rustix::io::retry_on_intr(|| rustix::io::pread(&file.fd, &mut *room, self.offset))
             .map_err(reading(&self.root))?;
         self.end += count;
-        file.offset += u64::try_from(count).unwrap_or(0);
+        self.offset += u64::try_from(count).unwrap_or(0);
         if count > 0 {
             return Ok(true);
         }
         let size = rustix::fs::fstat(&file.fd).map_err(reading(&self.root))?.st_size;
-        if u64::try_from(size).unwrap_or(0) < file.offset {
+        if u64::try_from(size).unwrap_or(0) < self.offset {
             // Another process has emptied the file.
-            rustix::fs::seek(&file.fd, SeekFrom::Start(0)).map_err(reading(&self.root))?;
-            file.offset = 0;
+            self.offset = 0;
             (self.begin, self.end, self.skipping) = (0, 0, false);
             return Ok(size > 0);
         }
@@ -158,7 +217,7 @@ impl EventReader {
 
     /// Opens the next file, if there is one: the previous file, or the current file if the previous one is already
     /// open.
-    fn next_file(&mut self) -> Result<Option<EventFile>, StateError> {
+    fn next_file(&mut self) -> Result<Option<Arc<EventFile>>, StateError> {
         for _ in 0..TRIES {
             let Some(current) = self.open_named(CURRENT)? else { break };
             if self.is_open(&current) {
@@ -176,15 +235,13 @@ impl EventReader {
     }
 
     fn is_open(&self, other: &EventFile) -> bool {
-        let same =
-            |file: &EventFile| (file.stat.st_dev, file.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino);
-        self.file.as_ref().is_some_and(same)
+        self.file.as_ref().is_some_and(|file| file.identity() == other.identity())
     }
 
-    fn open_named(&self, name: &str) -> Result<Option<EventFile>, StateError> {
+    fn open_named(&self, name: &str) -> Result<Option<Arc<EventFile>>, StateError> {
         let Some(dir) = open_dir(&self.root)? else { return Ok(None) };
         match open_plain(dir.as_fd(), name, OFlags::RDONLY) {
-            Ok((fd, stat)) => Ok(Some(EventFile { fd, stat, offset: 0 })),
+            Ok((fd, stat)) => Ok(Some(Arc::new(EventFile { fd, stat }))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
                 Err(StateError::Io { act: "open", path: self.root.join(name), source: errno.into() })

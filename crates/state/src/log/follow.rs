@@ -4,13 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::inotify::WatchFlags;
-use rustix::io::Errno;
 
 use super::LogError;
 use super::reader::LogReader;
-use crate::change_watch::ChangeWatch;
+use crate::change_watch::{ChangeWatch, WakeReason, await_change};
 
 /// The interval at which a reader without a watch looks for output, from the first to the longest.
 const FIRST: Duration = Duration::from_millis(2);
@@ -28,12 +27,6 @@ pub enum LogWaitEnd {
     Ended,
     /// The reader's peer has closed its end.
     HungUp,
-}
-
-enum WakeReason {
-    Changed,
-    HungUp,
-    Late,
 }
 
 /// Watches an open file; `None` if /proc is not mounted or the user has too many watches.
@@ -73,32 +66,48 @@ impl LogReader {
             if over {
                 return Ok(LogWaitEnd::Ended);
             }
-            pause = match self.pause(pause, peer)? {
-                WakeReason::HungUp => return Ok(LogWaitEnd::HungUp),
-                // A data write is followed by the mark, and closing the file by the release of the lock: look again
-                // soon.
+            let peer = peer.map(|peer| (peer, PollFlags::empty()));
+            pause = match await_change(self.watch.as_ref(), peer, pause).map_err(LogError::io("wait for"))? {
+                WakeReason::Other => return Ok(LogWaitEnd::HungUp),
                 WakeReason::Changed => FIRST,
-                WakeReason::Late if self.watch.is_some() => (pause * 2).min(LAST_WITH_WATCH),
-                WakeReason::Late => (pause * 2).min(LAST),
+                WakeReason::Late => self.longer(pause),
             };
         }
     }
 
-    fn pause(&self, pause: Duration, peer: Option<BorrowedFd<'_>>) -> Result<WakeReason, LogError> {
-        let mut fds = Vec::with_capacity(2);
-        // poll(2) reports an error and a hangup even without requested events.
-        fds.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::empty())));
-        fds.extend(self.watch.iter().map(|watch| PollFd::new(watch, PollFlags::IN)));
-        let timeout = Timespec::try_from(pause).map_err(|_| LogError::io("wait for")(Errno::INVAL))?;
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(LogError::io("wait for")(errno)),
+    /// Begins a look of a reader that serves several followers: discards the news of earlier changes. What is read from now on,
+    /// and what is learned of the writer, is not older.
+    pub fn begin_look(&mut self) {
+        match &self.watch {
+            Some(watch) => watch.clear(),
+            None => self.watch = watch(self.file.as_fd()),
         }
-        let woke = |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| !fd.revents().is_empty());
-        Ok(match peer {
-            Some(_) if woke(fds.first()) => WakeReason::HungUp,
-            _ if self.watch.is_some() && woke(fds.last()) => WakeReason::Changed,
-            _ => WakeReason::Late,
-        })
+    }
+
+    /// Waits for a change since [`LogReader::begin_look`], until `wake` is readable, and no longer than `longest`. `pause` is the time
+    /// until the next look for which nothing gives a sign: `None` at first.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn await_change(
+        &self,
+        wake: BorrowedFd<'_>,
+        longest: Duration,
+        pause: &mut Option<Duration>,
+    ) -> Result<(), LogError> {
+        let usual = pause.unwrap_or(FIRST);
+        let reason = await_change(self.watch.as_ref(), Some((wake, PollFlags::IN)), usual.min(longest));
+        *pause = match reason.map_err(LogError::io("wait for"))? {
+            WakeReason::Changed => Some(FIRST),
+            WakeReason::Other => Some(usual),
+            WakeReason::Late => Some(self.longer(usual)),
+        };
+        Ok(())
+    }
+
+    /// A data write is followed by the mark, and closing the file by the release of the lock: after a change, look again soon, and
+    /// then less and less often.
+    fn longer(&self, pause: Duration) -> Duration {
+        (pause * 2).min(if self.watch.is_some() { LAST_WITH_WATCH } else { LAST })
     }
 }

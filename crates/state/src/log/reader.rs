@@ -59,6 +59,14 @@ pub enum LogEntry<'a> {
     },
 }
 
+/// The place of a reader in a log: what the next entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPlace {
+    position: u64,
+    skip_to: u64,
+    not_before: u64,
+}
+
 /// A reader of a log: holds one buffer, takes no lock.
 #[derive(Debug)]
 pub struct LogReader {
@@ -155,6 +163,30 @@ impl LogReader {
     /// Returns the offset of the next entry, for [`LogPosition::Offset`].
     pub fn offset(&self) -> u64 {
         self.position.max(self.skip_to)
+    }
+
+    /// Returns the place of the next entry.
+    pub fn place(&self) -> LogPlace {
+        // Equal places are equal: what lies before the position is no difference.
+        let skip_to = if self.skip_to > self.position { self.skip_to } else { 0 };
+        LogPlace { position: self.position, skip_to, not_before: self.not_before }
+    }
+
+    /// Goes to a place of this reader, or of another one of the same log.
+    pub fn go_to_place(&mut self, place: LogPlace) {
+        if place != self.place() {
+            self.go_to(place.position);
+        }
+        (self.skip_to, self.not_before) = (place.skip_to, place.not_before);
+    }
+
+    /// Returns the device and inode of the log, which no other log has while this reader is open.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn identity(&self) -> Result<(u64, u64), LogError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(LogError::io("look at"))?;
+        Ok((stat.st_dev, stat.st_ino))
     }
 
     /// Returns the offset at which the log ended when it was last looked at.

@@ -257,3 +257,34 @@ fn a_follower_goes_on_when_the_root_is_made_anew_or_the_file_is_emptied() {
     append_events(place.root(), &[leak(0, 4, "x")]).unwrap();
     next(4);
 }
+
+/// spec: 10.2
+#[test]
+fn a_reader_that_goes_from_place_to_place_reads_at_each_as_one_that_stays() {
+    let place = Place::new();
+    let open = |from| EventReader::open(place.root(), from).unwrap();
+    let mut shared = open(EventPosition::Start);
+    let (mut own, mut places) = (Vec::new(), Vec::new());
+    for round in 0..600 {
+        if round % 120 == 0 {
+            // From the start, and from here on.
+            for from in [EventPosition::Start, EventPosition::End] {
+                own.push(open(from));
+                places.push(own[own.len() - 1].place());
+            }
+        }
+        if round % 250 == 200 {
+            // The next writer renames the file.
+            File::options().append(true).open(place.current()).unwrap().set_len(FULL).unwrap();
+        }
+        append_events(place.root(), &[leak(0, round, &"x".repeat(37 * round % 2000))]).unwrap();
+        // They take two entries at a time, and sometimes more than come.
+        for turn in (0..2 * own.len()).filter(|turn| (round + turn) % 3 != 0) {
+            let turn = turn / 2;
+            shared.go_to_place(places[turn].clone());
+            assert_eq!(shared.next_entry().unwrap(), own[turn].next_entry().unwrap());
+            places[turn] = shared.place();
+            assert_eq!(places[turn], own[turn].place());
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log_support::Place;
-use penfold_state::log::{LogEntry, LogPosition, LogWaitEnd, LogWriter, Stream, USUAL_LIMIT};
+use penfold_state::log::{LogEntry, LogPosition, LogReader, LogWaitEnd, LogWriter, Stream, USUAL_LIMIT};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 #[test]
@@ -61,4 +61,40 @@ fn readers_that_are_overtaken_see_nothing_wrong() {
             assert!(next == 200_000 && lines > 500, "{lines}");
         }
     });
+}
+
+/// spec: 9.2
+#[test]
+fn a_reader_that_goes_from_place_to_place_reads_at_each_as_one_that_stays() {
+    let place = Place::new();
+    let mut writer = LogWriter::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let append = |writer: &mut LogWriter, number: usize| {
+        let stream = if number.is_multiple_of(3) { Stream::Stderr } else { Stream::Stdout };
+        writer.append(stream, format!("{number:0>width$}\n", width = 1 + 37 * number % 3000).as_bytes());
+    };
+    for number in 0..200 {
+        append(&mut writer, number);
+    }
+    let begins = [
+        LogPosition::Start,
+        LogPosition::Offset(12_345),
+        LogPosition::Last { lines: 7, of: None },
+        LogPosition::Since(0),
+        LogPosition::Offset(u64::MAX),
+    ];
+    let mut shared = place.read(LogPosition::Start);
+    let mut own: Vec<_> = begins.iter().map(|begin| place.read(*begin)).collect();
+    let mut places: Vec<_> = own.iter().map(LogReader::place).collect();
+    for round in 0..2000_usize {
+        // Some go far ahead of others.
+        let turn = if round % 7 < 4 { round % begins.len() } else { round / 100 % begins.len() };
+        shared.go_to_place(places[turn]);
+        assert_eq!(shared.offset(), own[turn].offset());
+        assert_eq!(shared.next_entry().unwrap(), own[turn].next_entry().unwrap());
+        places[turn] = shared.place();
+        assert_eq!(places[turn], own[turn].place());
+        if round % 5 == 0 {
+            append(&mut writer, round);
+        }
+    }
 }
