@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use penfold_control::Scope;
 use penfold_server::AppState;
-use penfold_server::sent_body::{self, Sink};
-use penfold_state::events::{Event, EventEntry, EventPosition, EventReader, EventWaitEnd, KINDS};
+use penfold_server::log_stream::StreamEnd;
+use penfold_server::shared_stream::{PART, SharedStreams, Source};
+use penfold_state::events::{Event, EventEntry, EventPlace, EventPosition, EventReader, KINDS};
 use penfold_state::{error_chain, names};
 use serde::Deserialize;
 use serde_json::json;
@@ -71,8 +73,8 @@ pub(super) struct EventMessage {
     data: String,
 }
 
-/// A comment is sent after this time without an event.
-const SILENCE: Duration = Duration::from_secs(15);
+/// The most entries that are read at one time for one follower.
+const ENTRIES: usize = 128;
 
 /// Streams events: the name of a server-sent event is the kind, its data the event as `penfold events --json` prints it.
 /// Events are news, never evidence.
@@ -89,6 +91,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 )]
 async fn events(
     State(app): State<AppState>,
+    Extension(feeds): Extension<EventFeeds>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
 ) -> Result<Response, Problem> {
@@ -107,14 +110,10 @@ async fn events(
     };
     let reader = app.engine.call(move |scope: &Scope| EventReader::open(scope.root(), from)).await?;
     let reader = reader.map_err(|error| Problem::new(Kind::Internal, error_chain(&error)))?;
-    let permit = app.engine.follower().ok_or_else(too_many)?;
-    let writer_app = Arc::clone(&app);
-    let (body, _) = sent_body::woken_body(move |sink| {
-        let _permit = permit;
-        let scope = writer_app.engine.scope().clone();
-        Feed { reader, scope, query, after, seen: BTreeMap::new() }.run(&writer_app, sink)
-    })
-    .map_err(|_| too_many())?;
+    let filter = FeedFilter::of(query, app.engine.scope().clone());
+    let place = FeedPlace { place: reader.place(), after, seen: Arc::default() };
+    let feed = EventFeed { reader, last: place.clone() };
+    let body = feeds.follow(&app, (), feed, (place, filter)).ok_or_else(too_many)?;
     Ok(sse::event_response(body))
 }
 
@@ -127,71 +126,134 @@ fn parse_id(text: &str) -> Result<EventId, Problem> {
     parsed.ok_or_else(|| Problem::field("Last-Event-ID", "not the id of an event"))
 }
 
-/// A stream of events to one reader.
-struct Feed {
+/// The events that all followers share.
+pub(super) struct EventFeed {
     reader: EventReader,
-    /// The sandboxes that the reader is told of.
-    scope: Scope,
-    query: EventQuery,
+    /// The place of the follower that was the last to have everything.
+    last: FeedPlace,
+}
+
+/// The streams of events of a server: one.
+pub(super) type EventFeeds = SharedStreams<(), EventFeed>;
+
+/// The place of a follower.
+#[derive(Debug, Clone)]
+pub(super) struct FeedPlace {
+    place: EventPlace,
     /// Events up to this one were received before.
     after: Option<EventId>,
-    /// The events of the newest times, by time. Processes write in turns, so times may be a little out of order.
-    seen: BTreeMap<u64, u32>,
+    /// The events of the newest times before the place, by time. Processes write in turns, so times may be a little out of order.
+    seen: Arc<BTreeMap<u64, u32>>,
+}
+
+impl PartialEq for FeedPlace {
+    /// A follower gets the numbers of another one only if both have counted the newest time alike. What they have seen before that
+    /// differs only by how long ago they began.
+    fn eq(&self, other: &FeedPlace) -> bool {
+        let newest = |place: &FeedPlace| place.seen.last_key_value().map(|(time, number)| (*time, *number));
+        (&self.place, self.after, newest(self)) == (&other.place, other.after, newest(other))
+    }
+}
+
+/// What a follower wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FeedFilter {
+    /// The sandboxes that the follower is told of.
+    scope: Scope,
+    sandbox: Option<String>,
+    kind: Option<String>,
+    follows: bool,
 }
 
 /// The times that are counted.
 const TIMES: usize = 4096;
 
-impl Feed {
-    fn run(mut self, app: &AppState, sink: &mut Sink) -> io::Result<()> {
-        let follows = self.query.follow.unwrap_or(true);
-        let mut due = Instant::now() + SILENCE;
-        loop {
-            while let Some(entry) = self.reader.next_entry().map_err(io::Error::other)? {
-                if let EventEntry::Event(event) = entry {
-                    self.send(sink, &event)?;
-                }
-                due = Instant::now() + SILENCE;
-            }
-            sink.flush()?;
-            if !follows {
-                return sse::send_event(sink, "end", None, &json!({}));
-            }
-            if app.drain.has_begun() {
-                return sse::send_event(sink, "error", None, &Problem::draining().document());
-            }
-            if Instant::now() >= due {
-                sse::send_beat(sink)?;
-                due = Instant::now() + SILENCE;
-            }
-            let peer = sink.wake.as_ref().map(|wake| wake.as_fd());
-            if self.reader.wait(peer).map_err(io::Error::other)? == EventWaitEnd::HungUp {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-        }
+impl FeedFilter {
+    fn of(EventQuery { from: _, follow, sandbox, kind }: EventQuery, scope: Scope) -> FeedFilter {
+        FeedFilter { scope, sandbox, kind, follows: follow.unwrap_or(true) }
     }
 
-    fn send(&mut self, sink: &mut Sink, event: &Event) -> io::Result<()> {
-        let number = self.seen.entry(event.time_ns).and_modify(|number| *number += 1).or_insert(0);
-        let id = (event.time_ns, *number);
-        if self.seen.len() > TIMES {
-            self.seen.pop_first();
-        }
-        if self.after.is_some_and(|after| id <= after) || !self.is_wanted(event) {
-            return Ok(());
-        }
-        let text = format!("{}-{}", id.0, id.1);
-        sse::send_event(sink, event.what.kind(), Some(&text), event)
-    }
-
-    fn is_wanted(&self, event: &Event) -> bool {
+    fn wants(&self, event: &Event) -> bool {
         let kind = event.what.kind();
         let is_kind = |kinds: &String| kinds.split(',').any(|wanted| wanted == kind);
         let is_sandbox = |word: &String| {
             event.about.id == *word || self.scope.means(word, event.about.held_name().as_deref())
         };
         self.scope.has_tenant(names::tenant_of(&event.about.labels))
-            && self.query.kind.as_ref().is_none_or(is_kind)
-            && self.query.sandbox.as_ref().is_none_or(is_sandbox)
+            && self.kind.as_ref().is_none_or(is_kind)
+            && self.sandbox.as_ref().is_none_or(is_sandbox)
+    }
+}
+
+impl FeedPlace {
+    /// Counts an event, and returns its id, unless it was received before.
+    fn count(&mut self, event: &Event) -> Option<EventId> {
+        let seen = Arc::make_mut(&mut self.seen);
+        let number = *seen.entry(event.time_ns).and_modify(|number| *number += 1).or_insert(0);
+        if seen.len() > TIMES {
+            seen.pop_first();
+        }
+        let id = (event.time_ns, number);
+        if self.after.is_some_and(|after| id <= after) { None } else { Some(id) }
+    }
+}
+
+impl Source for EventFeed {
+    type Place = FeedPlace;
+    type Form = FeedFilter;
+
+    fn begin_look(&mut self) -> bool {
+        false
+    }
+
+    fn read(&mut self, place: &mut FeedPlace, filter: &FeedFilter, part: &mut Vec<u8>) -> io::Result<bool> {
+        self.reader.go_to_place(place.place.clone());
+        // Many events that are not wanted are a part, too.
+        let mut entries = 0;
+        while part.len() < PART && entries < ENTRIES {
+            let Some(entry) = self.reader.next_entry().map_err(io::Error::other)? else {
+                place.place = self.reader.place();
+                // Whatever comes from here on was not received before.
+                place.after = None;
+                if self.last == *place {
+                    // Followers at the end share one memory.
+                    place.clone_from(&self.last);
+                } else {
+                    self.last = place.clone();
+                }
+                return Ok(false);
+            };
+            entries += 1;
+            let EventEntry::Event(event) = entry else { continue };
+            if let Some((time, number)) = place.count(&event)
+                && filter.wants(&event)
+            {
+                let text = format!("{time}-{number}");
+                sse::send_event(part, event.what.kind(), Some(&text), &event)?;
+            }
+        }
+        place.place = self.reader.place();
+        Ok(true)
+    }
+
+    fn last(&mut self, _: &FeedPlace, _: &FeedFilter, end: StreamEnd) -> io::Result<Vec<u8>> {
+        let mut part = Vec::new();
+        match end {
+            StreamEnd::Complete => sse::send_event(&mut part, "end", None, &json!({})),
+            StreamEnd::Draining => sse::send_event(&mut part, "error", None, &Problem::draining().document()),
+        }?;
+        Ok(part)
+    }
+
+    fn ends_here(filter: &FeedFilter) -> bool {
+        !filter.follows
+    }
+
+    fn beat(_: &FeedFilter) -> &'static [u8] {
+        sse::BEAT
+    }
+
+    fn wait(&mut self, wake: BorrowedFd<'_>, longest: Duration) -> io::Result<()> {
+        self.reader.await_change(wake, longest).map_err(io::Error::other)
     }
 }

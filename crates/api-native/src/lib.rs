@@ -28,9 +28,9 @@ mod valid;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::{Json, Router};
-use events::EventMessage;
-use log_answer::LogEvent;
+use axum::{Extension, Json, Router};
+use events::{EventFeeds, EventMessage};
+use log_answer::{LogEvent, LogFeeds};
 use penfold_server::{AppState, Dialect, Refusal};
 use problem::{Kind, PROBLEM_JSON, Problem, ProblemDocument};
 use serde_json::json;
@@ -97,6 +97,7 @@ fn router(app: AppState) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(Kind::MethodNotAllowed, "the header `Allow` lists the methods")
         });
+    let routes = routes.layer(Extension(LogFeeds::default())).layer(Extension(EventFeeds::default()));
     Router::new().nest("/v1", routes).merge(documents::routes()).with_state(app)
 }
 

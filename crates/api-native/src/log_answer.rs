@@ -1,9 +1,10 @@
 //! Logs of sandboxes, execs and sessions: a range, the raw bytes, or a stream of events.
 
 use std::io;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
@@ -12,8 +13,9 @@ use penfold_control::Scope;
 use penfold_server::AppState;
 use penfold_server::log_stream::{self, Piece, StreamEnd, entry_length};
 use penfold_server::sent_body::{self, Sink};
+use penfold_server::shared_stream::{PART, SharedStreams, Source};
 use penfold_state::error_chain;
-use penfold_state::log::{LogEntry, LogError, LogPosition, LogReader, Stream};
+use penfold_state::log::{LogEntry, LogError, LogPlace, LogPosition, LogReader, Stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -22,7 +24,7 @@ use super::problem::{Kind, Problem};
 use crate::sse;
 
 /// The part of a log that is wanted, and its form.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
@@ -148,6 +150,8 @@ const USUAL: u64 = 64 << 10;
 const LARGEST: u64 = 1 << 20;
 /// The largest offset: that of a file.
 const LARGEST_OFFSET: u64 = i64::MAX.cast_unsigned();
+/// The bytes of a log that are read at one time for one follower, wanted or not.
+const READ: u64 = 256 << 10;
 /// A comment is sent after this time without output.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -199,7 +203,7 @@ impl std::convert::From<LogStream> for Stream {
 
 /// Answers with a log that `open` opens, off the runtime.
 pub(super) async fn answer(
-    app: AppState,
+    (app, feeds): (AppState, LogFeeds),
     query: LogQuery,
     headers: HeaderMap,
     open: impl FnOnce(&Scope, LogPosition) -> Result<LogSource, Problem> + Send + 'static,
@@ -215,36 +219,34 @@ pub(super) async fn answer(
         return Ok(axum::Json(range).into_response());
     }
     let source = app.engine.call(move |scope| open(scope, from)).await??;
-    stream_log(&app, source, query, follows)
-}
-
-/// Answers with events, or with raw bytes.
-pub(super) fn stream_log(
-    app: &AppState,
-    source: LogSource,
-    query: LogQuery,
-    follows: bool,
-) -> Result<Response, Problem> {
-    let is_raw = query.format == LogFormat::Raw;
-    let permit = app.engine.follower().ok_or_else(too_many)?;
-    let writer_app = Arc::clone(app);
-    let write = move |sink: &mut Sink| {
-        let _permit = permit;
-        if is_raw {
-            raw(&writer_app, sink, source, &query, follows)
-        } else {
-            log_events(&writer_app, sink, source, &query)
-        }
-    };
-    let (body, _) = sent_body::woken_body(write).map_err(|error| {
-        Problem::new(Kind::TooMany, format!("cannot start a stream: {}", error_chain(&error)))
-    })?;
+    let body = if follows { follow(&app, &feeds, source, &query)? } else { raw_body(&app, source, query)? };
     if is_raw {
         let headers =
             [(header::CONTENT_TYPE, "application/octet-stream"), (header::CACHE_CONTROL, "no-store")];
         return Ok((headers, body).into_response());
     }
     Ok(sse::event_response(body))
+}
+
+/// Returns a body that goes on until the end of the log.
+fn follow(app: &AppState, feeds: &LogFeeds, source: LogSource, query: &LogQuery) -> Result<Body, Problem> {
+    let key = source.reader.identity().map_err(|error| unreadable_log(&error))?;
+    let place = source.reader.place();
+    // Where a follower began makes no difference for what comes next.
+    let form = LogQuery { stream: query.stream, format: query.format, ..LogQuery::default() };
+    feeds.follow(app, key, LogFeed { source, pause: None }, (place, form)).ok_or_else(too_many)
+}
+
+/// Returns a body with the raw bytes that there are.
+fn raw_body(app: &AppState, source: LogSource, query: LogQuery) -> Result<Body, Problem> {
+    let permit = app.engine.follower().ok_or_else(too_many)?;
+    let write = move |sink: &mut Sink| {
+        let _permit = permit;
+        raw(sink, source.reader, &query)
+    };
+    sent_body::written_body(write).map_err(|error| {
+        Problem::new(Kind::TooMany, format!("cannot start a stream: {}", error_chain(&error)))
+    })
 }
 
 /// The problem of a stream beyond the limit.
@@ -301,6 +303,29 @@ impl LogFrame {
     }
 }
 
+/// Writes an entry as an event, if it is wanted.
+pub(super) fn send_entry(
+    out: &mut impl io::Write,
+    query: &LogQuery,
+    (entry, next): (LogEntry<'_>, u64),
+) -> io::Result<()> {
+    let mut gap = |name, bytes| sse::send_event(out, name, Some(&next), &json!({ "bytes": bytes }));
+    match entry {
+        LogEntry::Data { stream, time, offset, bytes } if query.has(stream) => {
+            let name = match stream {
+                Stream::Stdout => "stdout",
+                Stream::Stderr => "stderr",
+            };
+            sse::send_event(out, name, Some(&next), &LogFrame::new(stream, time, offset, bytes))
+        }
+        LogEntry::Data { .. } => Ok(()),
+        LogEntry::Missed { bytes } => gap("lagged", bytes),
+        LogEntry::Lost { bytes, .. } => gap("lost", bytes),
+        LogEntry::Damaged { bytes, .. } => gap("damaged", bytes),
+    }
+}
+
+/// Writes a log as events to its only reader, until the end.
 pub(super) fn log_events(
     app: &AppState,
     sink: &mut Sink,
@@ -310,25 +335,7 @@ pub(super) fn log_events(
     let LogSource { mut reader, mut end } = source;
     let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
         Piece::Silence => sse::send_beat(sink),
-        Piece::Entry(entry, next) => match entry {
-            LogEntry::Data { stream, time, offset, bytes } if query.has(stream) => {
-                let name = match stream {
-                    Stream::Stdout => "stdout",
-                    Stream::Stderr => "stderr",
-                };
-                sse::send_event(sink, name, Some(&next), &LogFrame::new(stream, time, offset, bytes))
-            }
-            LogEntry::Data { .. } => Ok(()),
-            LogEntry::Missed { bytes } => {
-                sse::send_event(sink, "lagged", Some(&next), &json!({ "bytes": bytes }))
-            }
-            LogEntry::Lost { bytes, .. } => {
-                sse::send_event(sink, "lost", Some(&next), &json!({ "bytes": bytes }))
-            }
-            LogEntry::Damaged { bytes, .. } => {
-                sse::send_event(sink, "damaged", Some(&next), &json!({ "bytes": bytes }))
-            }
-        },
+        Piece::Entry(entry, next) => send_entry(sink, query, (entry, next)),
     };
     match log_stream::follow_log(sink, &mut reader, &app.drain, Some(SILENCE), (|| end.has_come(), each))? {
         StreamEnd::Complete => sse::send_event(sink, "end", Some(&reader.offset()), &end.seen),
@@ -336,31 +343,90 @@ pub(super) fn log_events(
     }
 }
 
-fn raw(
-    app: &AppState,
-    sink: &mut Sink,
-    source: LogSource,
-    query: &LogQuery,
-    follows: bool,
-) -> io::Result<()> {
-    let LogSource { mut reader, mut end } = source;
-    let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
-        Piece::Entry(LogEntry::Data { stream, bytes, .. }, _) if query.has(stream) => sink.write(bytes),
-        // A gap would look like a whole output.
-        Piece::Entry(LogEntry::Missed { .. } | LogEntry::Damaged { .. }, _) if follows => {
-            Err(io::Error::other("output is missing"))
+/// Writes the raw bytes that there are.
+fn raw(sink: &mut Sink, mut reader: LogReader, query: &LogQuery) -> io::Result<()> {
+    while let Some((entry, _)) = log_stream::next_entry(&mut reader)? {
+        if let LogEntry::Data { stream, bytes, .. } = entry
+            && query.has(stream)
+        {
+            sink.write(bytes)?;
         }
-        Piece::Entry(..) | Piece::Silence => Ok(()),
-    };
-    if !follows {
-        while let Some((entry, next)) = log_stream::next_entry(&mut reader)? {
-            each(sink, Piece::Entry(entry, next))?;
-        }
-        return Ok(());
     }
-    match log_stream::follow_log(sink, &mut reader, &app.drain, Some(SILENCE), (|| end.has_come(), each))? {
-        StreamEnd::Complete => Ok(()),
-        StreamEnd::Draining => Err(io::Error::other("the server ends")),
+    Ok(())
+}
+
+/// The log that the followers of a stream share.
+pub(super) struct LogFeed {
+    source: LogSource,
+    /// The time until the next look without a sign.
+    pause: Option<Duration>,
+}
+
+/// The logs that are followed, by device and inode.
+pub(super) type LogFeeds = SharedStreams<(u64, u64), LogFeed>;
+
+impl Source for LogFeed {
+    type Place = LogPlace;
+    type Form = LogQuery;
+
+    fn begin_look(&mut self) -> bool {
+        self.source.reader.begin_look();
+        // Before the reads: output that was written before the end is not missed.
+        self.source.end.has_come()
+    }
+
+    fn read(&mut self, place: &mut LogPlace, query: &LogQuery, part: &mut Vec<u8>) -> io::Result<bool> {
+        let reader = &mut self.source.reader;
+        reader.go_to_place(*place);
+        let begin = reader.offset();
+        while part.len() < PART && reader.offset().saturating_sub(begin) < READ {
+            let Some((entry, next)) = log_stream::next_entry(reader)? else {
+                *place = reader.place();
+                return Ok(false);
+            };
+            match (query.format, entry) {
+                (LogFormat::Json, entry) => send_entry(part, query, (entry, next))?,
+                (LogFormat::Raw, LogEntry::Data { stream, bytes, .. }) if query.has(stream) => {
+                    part.extend_from_slice(bytes);
+                }
+                // A gap would look like a whole output.
+                (LogFormat::Raw, LogEntry::Missed { .. } | LogEntry::Damaged { .. }) => {
+                    return Err(io::Error::other("output is missing"));
+                }
+                (LogFormat::Raw, _) => {}
+            }
+        }
+        *place = reader.place();
+        Ok(true)
+    }
+
+    fn last(&mut self, place: &LogPlace, query: &LogQuery, end: StreamEnd) -> io::Result<Vec<u8>> {
+        let mut part = Vec::new();
+        match (query.format, end) {
+            (LogFormat::Json, StreamEnd::Complete) => {
+                self.source.reader.go_to_place(*place);
+                let offset = self.source.reader.offset();
+                sse::send_event(&mut part, "end", Some(&offset), &self.source.end.seen)?;
+            }
+            (LogFormat::Json, StreamEnd::Draining) => {
+                sse::send_event(&mut part, "error", None, &Problem::draining().document())?;
+            }
+            (LogFormat::Raw, StreamEnd::Complete) => {}
+            (LogFormat::Raw, StreamEnd::Draining) => return Err(io::Error::other("the server ends")),
+        }
+        Ok(part)
+    }
+
+    fn ends_here(_: &LogQuery) -> bool {
+        false
+    }
+
+    fn beat(query: &LogQuery) -> &'static [u8] {
+        if query.format == LogFormat::Raw { b"" } else { sse::BEAT }
+    }
+
+    fn wait(&mut self, wake: BorrowedFd<'_>, longest: Duration) -> io::Result<()> {
+        self.source.reader.await_change(wake, longest, &mut self.pause).map_err(io::Error::other)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `/v1/sandboxes/{id}/logs`.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -13,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{Path, Query};
-use super::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
+use super::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use super::problem::{Kind, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -39,11 +40,12 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn logs(
     State(app): State<AppState>,
+    Extension(feeds): Extension<LogFeeds>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
-    log_answer::answer(app, query, headers, move |scope, from| open(scope, &id, from)).await
+    log_answer::answer((app, feeds), query, headers, move |scope, from| open(scope, &id, from)).await
 }
 
 fn open(scope: &Scope, word: &str, from: LogPosition) -> Result<LogSource, Problem> {

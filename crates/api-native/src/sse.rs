@@ -23,12 +23,15 @@ pub(crate) fn event_response(body: Body) -> Response {
     (headers, body).into_response()
 }
 
+/// A comment, which readers ignore: it shows that the stream lives, and finds readers that are gone.
+pub(crate) const BEAT: &[u8] = b":\n\n";
+
 /// Sends one event with a name, an id and JSON as its data.
 ///
 /// # Errors
 /// When the reader is gone.
 pub(crate) fn send_event(
-    sink: &mut Sink,
+    out: &mut impl io::Write,
     name: &str,
     id: Option<&dyn Display>,
     data: &impl Serialize,
@@ -36,15 +39,15 @@ pub(crate) fn send_event(
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     // JSON has no line feed outside of texts, and escapes those inside.
     let data = serde_json::to_string(data)?;
-    sink.write(format!("event: {name}\n{id}data: {data}\n\n"))
+    out.write_all(format!("event: {name}\n{id}data: {data}\n\n").as_bytes())
 }
 
-/// Sends a comment, which readers ignore: it shows that the stream lives, and finds readers that are gone.
+/// Sends a [`BEAT`].
 ///
 /// # Errors
 /// When the reader is gone.
 pub(crate) fn send_beat(sink: &mut Sink) -> io::Result<()> {
-    sink.write(":\n\n")?;
+    sink.write(BEAT)?;
     sink.flush()
 }
 

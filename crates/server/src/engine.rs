@@ -147,6 +147,12 @@ impl Engine {
         Arc::clone(&self.shared.followers).try_acquire_owned().ok()
     }
 
+    /// The places for streams and waits that are free.
+    #[cfg(test)]
+    pub(crate) fn free_followers(&self) -> usize {
+        self.shared.followers.available_permits()
+    }
+
     /// A place for one more request that ends something.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
+//! - [`shared_stream`] — one thread for all that follow the same.
 //!
 //! Invariants:
 //! - The server owns nothing. It may be killed at any moment; sandboxes, sessions, logs and exit codes stay as they are.
@@ -50,6 +51,7 @@ mod refusal;
 pub mod sent_body;
 mod serve;
 pub mod sessions;
+pub mod shared_stream;
 mod tenants;
 mod timed_body;
 mod timed_stream;

@@ -1,5 +1,6 @@
 //! `penfold serve`: latency, throughput and memory of its API for sandboxes, beside a bare bash over a pipe.
 
+mod followers;
 mod http;
 
 use std::io::{BufRead, BufReader, Write};
@@ -40,6 +41,10 @@ struct Figures {
     create: Samples,
     delete: Samples,
     line: Samples,
+    event: Samples,
+    line_to_all: Samples,
+    followers_anonymous: u64,
+    follower_descriptors: f64,
     kill_all: Duration,
     commands: u32,
     taken: Duration,
@@ -59,8 +64,11 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     table.row(row("create a session", &figures.create));
     table.row(row("delete a session", &figures.delete));
     table.row(row("a line of output reaches a follower", &figures.line));
+    table.row(row("one event to 100 followers", &figures.event));
+    table.row(row("one line to 1,000 followers of one log", &figures.line_to_all));
     let mut body = format!(
-        "`penfold serve --api cloudflare` on a loopback port; a connection stays open between requests.\n\n{}\n",
+        "`penfold serve --api cloudflare` on a loopback port; a connection stays open between requests. Many followers: `--api \
+         native`, from the write of the event or the line until the last of them has read it.\n\n{}\n",
         table.markdown()
     );
     let ms = |time: Duration| Some(time.as_secs_f64() * 1000.0);
@@ -77,6 +85,11 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     body.push_str(&verdict("resident memory of the idle server", " MiB", 12.0, Some(mebi(figures.idle_rss))));
     let private = Some(mebi(figures.session_private));
     body.push_str(&verdict("private memory of an idle session", " MiB", 1.0, private));
+    body.push_str(&verdict("one event to 100 followers, p99", " ms", 10.0, ms(figures.event.percentile(99))));
+    let anonymous = Some(mebi(figures.followers_anonymous));
+    body.push_str(&verdict("1,000 followers of one log, memory", " MiB", 50.0, anonymous));
+    let each = Some(figures.follower_descriptors);
+    body.push_str(&verdict("1,000 followers of one log, descriptors for each", "", 1.05, each));
     Ok(Section { name: "server", title: "HTTP server", body, ..Section::default() })
 }
 
@@ -85,7 +98,7 @@ fn mebi(kib: u64) -> f64 {
 }
 
 fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
-    let server = Server::start(tools)?;
+    let server = Server::start(tools, "cloudflare")?;
     let mut figures = Figures { idle_rss: server.resident()?, ..Figures::default() };
     let mut caller = Connection::open(server.address)?;
     talk("server: sessions");
@@ -105,6 +118,8 @@ fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
     processes(args, &server, &mut caller, &mut figures)?;
     talk("server: throughput");
     throughput(args, &server, &mut figures)?;
+    drop((caller, server));
+    followers::measure(args, tools, &mut figures)?;
     Ok(figures)
 }
 
@@ -281,10 +296,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(tools: &Tools) -> Result<Server, Error> {
-        let root = tools.volatile().join("server");
+    /// Starts one that speaks one dialect.
+    fn start(tools: &Tools, api: &str) -> Result<Server, Error> {
+        let root = tools.volatile().join(format!("server-{api}"));
         std::fs::create_dir(&root).map_err(Error::at("create", &root))?;
-        let words = ["serve", "--api", "cloudflare", "--listen", "127.0.0.1:0", "--insecure-no-token"];
+        let words = ["serve", "--api", api, "--listen", "127.0.0.1:0", "--insecure-no-token"];
         let mut command = Command::new(&tools.penfold);
         command.arg("--root").arg(&root).args(words).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::at("execute", &tools.penfold))?;
@@ -303,7 +319,8 @@ impl Server {
         };
         let server = Server { child, address, root };
         // A request first, so that all of it has run once.
-        Connection::open(address)?.call("GET", "/api/ping", &Value::Null)?;
+        let path = if api == "native" { "/v1/sandboxes" } else { "/api/ping" };
+        Connection::open(address)?.call("GET", path, &Value::Null)?;
         wait::pass(REST);
         Ok(server)
     }

@@ -1,5 +1,6 @@
 //! The output of an exec.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -14,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::{Path, Query};
-use crate::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
+use crate::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use crate::problem::Problem;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -40,12 +41,13 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 )]
 async fn logs(
     State(app): State<AppState>,
+    Extension(feeds): Extension<LogFeeds>,
     Path((id, number)): Path<(String, u32)>,
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Problem> {
     let open = move |scope: &Scope, from: LogFrom| source(find_record(scope, &id)?, number, from);
-    log_answer::answer(app, query, headers, open).await
+    log_answer::answer((app, feeds), query, headers, open).await
 }
 
 fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -23,7 +24,7 @@ use utoipa_axum::routes;
 use super::connect;
 use crate::ending::WaitQuery;
 use crate::extract::{Json, Path, Query};
-use crate::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
+use crate::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
 use crate::sse;
@@ -301,6 +302,7 @@ async fn get(
 )]
 async fn logs(
     State(app): State<AppState>,
+    Extension(feeds): Extension<LogFeeds>,
     Path((id, name, number)): Path<(String, String, u64)>,
     headers: HeaderMap,
     Query(query): Query<LogQuery>,
@@ -313,7 +315,7 @@ async fn logs(
         let reader = session.log(number, from).map_err(|error| log_answer::unreadable_log(&error))?;
         Ok(source(session, reader, number))
     };
-    log_answer::answer(app, query, headers, open).await
+    log_answer::answer((app, feeds), query, headers, open).await
 }
 
 fn missing(number: u64) -> Problem {

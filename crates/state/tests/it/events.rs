@@ -288,3 +288,24 @@ fn a_reader_that_goes_from_place_to_place_reads_at_each_as_one_that_stays() {
         }
     }
 }
+
+/// spec: 15.16
+#[test]
+fn places_in_one_file_share_a_descriptor() {
+    let place = Place::new();
+    append_events(place.root(), &[leak(0, 0, "x")]).unwrap();
+    let mut shared = EventReader::open(place.root(), EventPosition::Start).unwrap();
+    let mut places = Vec::new();
+    for number in 1..=20 {
+        let own = EventReader::open(place.root(), EventPosition::End).unwrap();
+        append_events(place.root(), &[leak(0, number, "x")]).unwrap();
+        shared.go_to_place(own.place());
+        drop(own);
+        assert_eq!(whats(shared.next_entry().unwrap().into_iter().collect()), [(0, number)]);
+        places.push(shared.place());
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    assert_eq!(names.filter(|name| *name == place.current()).count(), 1);
+    drop(places);
+}

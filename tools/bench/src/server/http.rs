@@ -26,7 +26,7 @@ impl Connection {
         Ok(Connection { stream: BufReader::new(stream), address })
     }
 
-    /// Sends a request and returns the body of its answer, which must have the status 200.
+    /// Sends a request and returns the body of its answer, which must have a status of success.
     pub(crate) fn call(&mut self, method: &str, path: &str, body: &Value) -> Result<Value, Error> {
         let failed = |source| Error::io("cannot talk to the server", source);
         self.send(method, path, body)?;
@@ -40,7 +40,7 @@ impl Connection {
                 text.append(&mut chunk);
             }
         }
-        if head.status != 200 {
+        if !matches!(head.status, 200..=299) {
             let said = String::from_utf8_lossy(&text).into_owned();
             return Err(Error::odd(format!("`{method} {path}` was answered with {}: {said}", head.status)));
         }

@@ -26,13 +26,13 @@ pub fn forget_peak(pid: i32) {
 const GROWTH: u64 = 32 << 20;
 
 /// The memory of a server before a load.
-struct Memory {
+pub struct Memory {
     pid: i32,
     before: u64,
 }
 
 impl Memory {
-    fn of(server: &Server) -> Memory {
+    pub fn of(server: &Server) -> Memory {
         let pid = server.running.pid();
         forget_peak(pid);
         Memory { pid, before: peak(pid) }
@@ -40,9 +40,15 @@ impl Memory {
 
     #[track_caller]
     fn assert_flat(&self) {
+        self.assert_less(GROWTH);
+    }
+
+    /// Asserts that the server grew by less than this.
+    #[track_caller]
+    pub fn assert_less(&self, most: u64) {
         let grown = peak(self.pid).saturating_sub(self.before);
         println!("the server grew by {} KiB", grown >> 10);
-        assert!(grown < GROWTH, "{grown} bytes");
+        assert!(grown < most, "{grown} bytes");
     }
 }
 

@@ -4,6 +4,7 @@ mod confined;
 mod endings;
 mod execs;
 mod files;
+pub mod followers;
 mod gc;
 mod input;
 mod logs;
