@@ -29,3 +29,21 @@ pub struct Config {
     /// The time that requests have to finish once the server is asked to end.
     pub drain: Duration,
 }
+
+#[cfg(test)]
+impl Config {
+    /// Settings with which nothing can be started.
+    pub(crate) fn of_test() -> Config {
+        Config {
+            state_root: "/nonexistent".into(),
+            temporary: "/nonexistent".into(),
+            program: "/nonexistent".into(),
+            environment: Vec::new(),
+            tokens: Tokens::default(),
+            token_file: None,
+            has_terminal: false,
+            limits: Limits::default(),
+            drain: Duration::ZERO,
+        }
+    }
+}

@@ -285,22 +285,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limits::Limits;
-    use crate::tokens::Tokens;
 
     fn engine() -> Engine {
-        let config = Config {
-            state_root: "/nonexistent".into(),
-            temporary: "/nonexistent".into(),
-            program: "/nonexistent".into(),
-            environment: Vec::new(),
-            tokens: Tokens::default(),
-            token_file: None,
-            has_terminal: false,
-            limits: Limits::default(),
-            drain: Duration::ZERO,
-        };
-        Engine::new(&config, &Metrics::default())
+        Engine::new(&Config::of_test(), &Metrics::default())
     }
 
     /// spec: 15.4.2

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
+use penfold_api::SHORTEST_TOKEN;
 
 use crate::app::AppState;
 use crate::dialect::Dialects;
@@ -63,6 +64,9 @@ impl Tenants {
         let Some(Token { tenant, .. }) = authorize(&tokens)? else { return Ok(self.0.whole.clone()) };
         let (_, served) = known.served.entry(tenant.name.clone()).or_insert_with(|| {
             let app = self.0.whole.app.for_tenant(tenant);
+            if self.0.whole.app.drain.has_begun() {
+                app.drain.begin();
+            }
             let router = self.0.dialects.router(&app);
             (Arc::clone(tenant), Served { app, router })
         });
@@ -87,22 +91,81 @@ impl Tenants {
         let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let tokens = Arc::clone(&known.tokens);
         drop(known);
-        let shown = |part| if tokens.find(str::as_bytes(part)).is_some() { "******" } else { part };
-        path.split('/').map(shown).collect::<Vec<_>>().join("/")
+        // Most parts are too short for one.
+        let is_token = |part: &str| part.len() >= SHORTEST_TOKEN && tokens.find(part.as_bytes()).is_some();
+        path.split('/').map(|part| if is_token(part) { "******" } else { part }).collect::<Vec<_>>().join("/")
     }
 
     /// Ends the streams of all tenants.
     pub(crate) fn begin_drain(&self) {
+        // First: a tenant that comes now finds that it has begun.
+        self.0.whole.app.drain.begin();
         let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         for (_, served) in known.served.values() {
             served.app.drain.begin();
         }
-        drop(known);
-        self.0.whole.app.drain.begin();
     }
 
     /// Who has the sandboxes that belong to no tenant, for people; `None` if that needs no word.
     pub(crate) fn unowned_reached_by(&self) -> Option<String> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner).tokens.unowned_reached_by()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::App;
+    use crate::config::Config;
+
+    const ALICE: &str = "alice-0123456789abcdef";
+    const BOB: &str = "bob-0123456789abcdef";
+
+    fn tenants() -> Tenants {
+        let tokens = Tokens::parse(format!("alice {ALICE}\nbob {BOB}").as_bytes()).unwrap();
+        let app = App::new(Config { tokens, ..Config::of_test() });
+        Tenants::new(&app, &Dialects::new(Vec::new()))
+    }
+
+    fn admit(tenants: &Tenants, token: &str) -> Option<AppState> {
+        let refused = crate::auth::unauthorized;
+        let served = tenants.admit(|tokens| tokens.find(token.as_bytes()).map(Some).ok_or_else(refused));
+        served.ok().map(|served| served.app)
+    }
+
+    /// spec: 15.5
+    #[test]
+    fn a_tenant_that_comes_while_the_server_ends_is_told_so() {
+        let tenants = tenants();
+        let early = admit(&tenants, ALICE).unwrap();
+        assert!(!early.drain.has_begun());
+        tenants.begin_drain();
+        assert!(early.drain.has_begun() && admit(&tenants, BOB).unwrap().drain.has_begun());
+    }
+
+    /// spec: 15.17.4
+    #[test]
+    fn parts_of_a_tenant_stay_as_long_as_its_lines() {
+        let tenants = tenants();
+        let (alice, bob) = (admit(&tenants, ALICE).unwrap(), admit(&tenants, BOB).unwrap());
+        assert!(Arc::ptr_eq(&alice, &admit(&tenants, ALICE).unwrap()));
+        let tokens = |text: String| Tokens::parse(text.as_bytes()).unwrap();
+        // Another order, and a limit for bob.
+        tenants.replace(tokens(format!("bob {BOB} max-sandboxes=1\nalice {ALICE}")));
+        assert!(bob.revoked.has_begun() && bob.drain.has_begun());
+        assert!(!alice.revoked.has_begun() && !alice.drain.has_begun());
+        let again = admit(&tenants, BOB).unwrap();
+        assert!(!Arc::ptr_eq(&bob, &again) && !again.revoked.has_begun());
+        // Alone, alice reaches more.
+        tenants.replace(tokens(format!("alice {ALICE}")));
+        assert!(alice.revoked.has_begun() && admit(&tenants, BOB).is_none());
+        assert!(admit(&tenants, ALICE).unwrap().engine.scope().has_unowned());
+    }
+
+    /// spec: 15.2.1
+    #[test]
+    fn tokens_are_not_in_a_path_for_the_log() {
+        let path = format!("//t/{ALICE}/v1/{BOB}x/{BOB}");
+        assert_eq!(tenants().without_tokens(&path), format!("//t/******/v1/{BOB}x/******"));
     }
 }

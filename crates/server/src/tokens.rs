@@ -115,7 +115,11 @@ impl Tokens {
     /// When the file cannot be read, or is no list of tokens.
     pub fn read(path: &Path) -> Result<Tokens, ReadTokensError> {
         let mut text = Vec::new();
-        File::open(path)?.take(LONGEST_FILE).read_to_end(&mut text)?;
+        let length = File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut text)?;
+        // Its last token would be cut off.
+        if u64::try_from(length).is_ok_and(|length| length > LONGEST_FILE) {
+            return Err(ReadTokensError::Read(io::ErrorKind::FileTooLarge.into()));
+        }
         Ok(Tokens::parse(&text)?)
     }
 
@@ -376,6 +380,16 @@ mod tests {
             .map(|[a, b]| parse(&format!("alice {a}\nbob {ONE}{TWO}\nalice {b}")).unwrap());
         let tenant = &one.find(ONE.as_bytes()).unwrap().tenant;
         assert_eq!(one.of(tenant), other.of(tenant));
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_as_a_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = format!("{}\n", "x".repeat(63));
+        std::fs::write(file.path(), line.repeat(16384)).unwrap();
+        assert!(Tokens::read(file.path()).is_ok());
+        std::fs::write(file.path(), line.repeat(16384) + "y").unwrap();
+        assert!(matches!(Tokens::read(file.path()), Err(ReadTokensError::Read(_))));
     }
 
     #[test]

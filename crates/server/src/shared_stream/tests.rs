@@ -12,8 +12,6 @@ use axum::body::HttpBody as _;
 use super::*;
 use crate::App;
 use crate::config::Config;
-use crate::limits::Limits;
-use crate::tokens::Tokens;
 
 /// The longest wait for what must happen.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -113,17 +111,7 @@ impl Source for TextSource {
 
 /// A server without sandboxes.
 fn app() -> AppState {
-    App::new(Config {
-        state_root: "/nonexistent".into(),
-        temporary: "/nonexistent".into(),
-        program: "/nonexistent".into(),
-        environment: Vec::new(),
-        tokens: Tokens::default(),
-        token_file: None,
-        has_terminal: false,
-        limits: Limits::default(),
-        drain: Duration::ZERO,
-    })
+    App::new(Config::of_test())
 }
 
 /// The streams of a server with one text.
