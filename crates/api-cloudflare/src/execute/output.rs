@@ -25,7 +25,7 @@ pub(super) struct Done {
     pub(super) code: i32,
     /// The log, once for each stream; `None` if there is none.
     pub(super) logs: Option<[LogReader; 2]>,
-    /// The text on standard error of a command without a log.
+    /// What the server says on standard error: a line after that of the command.
     pub(super) stderr: String,
     /// The size of the output, if known.
     pub(super) bytes: Option<u64>,
@@ -57,9 +57,9 @@ impl Done {
         match &mut self.logs {
             Some([stdout, stderr]) => {
                 // Both passes meet the same losses.
-                let missed = write_string(out, stdout, Stream::Stdout)?;
+                let missed = write_string(out, stdout, Stream::Stdout, "")?;
                 out.write_all(b",\"stderr\":")?;
-                let again = write_string(out, stderr, Stream::Stderr)?;
+                let again = write_string(out, stderr, Stream::Stderr, &self.stderr)?;
                 lost = lost.max(missed).max(again);
             }
             None => write!(out, "\"\",\"stderr\":{}", json_body(&self.stderr)?)?,

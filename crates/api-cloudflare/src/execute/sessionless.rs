@@ -71,7 +71,12 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     let end = execs::wait_for_exec(files, number, None).map_err(|error| failed(&error))?;
     penfold_sys::crash_point!("serve-sessionless-ended");
     let Some(end) = end else { return Err(failed(&ExecError::Unverified { number })) };
-    done.code = if end.cause == Some(Cause::Timeout) { i32::from(TIMED_OUT) } else { code_of(end.exit) };
+    done.code = if end.cause == Some(Cause::Timeout) {
+        done.stderr = format!("Command timed out after {}ms", timeout_ms.unwrap_or_default());
+        i32::from(TIMED_OUT)
+    } else {
+        code_of(end.exit)
+    };
     if !end.remaining.is_empty() {
         tracing::warn!(command = done.command, left = end.remaining.len(), "a command is not gone");
         done.more.push(("remaining", remaining::list_survivors(&end.remaining)));

@@ -67,7 +67,8 @@ fn conclude(
             })
         }
         EndKind::ShellExited => {
-            let message = format!("Session '{id}' was terminated: its shell exited with code {}", end.code);
+            let message =
+                format!("Session '{id}' was terminated: its shell exited (exit code: {})", end.code);
             let error = ApiError::new(Code::SessionTerminated, message).with("sessionId", id);
             let error =
                 error.with("exitCode", end.code).with("began", end.began).with("command", run.command);

@@ -71,6 +71,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Deletes a file.
 pub(crate) async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> RouteResult {
     let path = request.resolve(&api).await?;
+    let shown = path.display().to_string();
     let removed = on_disk(&api, "file.delete", path, |path| {
         // unlink(2) of a directory may fail with EPERM.
         if fs::symlink_metadata(path)?.is_dir() {
@@ -78,7 +79,16 @@ pub(crate) async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<
         }
         fs::remove_file(path)
     });
-    Ok(success_answer(json!({ "path": removed.await? })))
+    let removed = removed.await.map_err(|error| {
+        if error.code() != Code::IsDirectory {
+            return error;
+        }
+        let why = format!(
+            "Cannot delete directory with deleteFile() at '{shown}'; the command `rm -r` deletes one"
+        );
+        ApiError::new(Code::IsDirectory, why).with("path", shown).operation("file.delete")
+    });
+    Ok(success_answer(json!({ "path": removed? })))
 }
 
 #[derive(Debug, Deserialize)]

@@ -175,9 +175,9 @@ async fn logs(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResul
     let (seen, [mut stdout, mut stderr]) = found.await?;
     let body = sent_body::written_body(move |sink| {
         sink.write_all(b"{\"stdout\":")?;
-        let missed = write_string(sink, &mut stdout, Stream::Stdout)?;
+        let missed = write_string(sink, &mut stdout, Stream::Stdout, "")?;
         sink.write_all(b",\"stderr\":")?;
-        let lost = missed.max(write_string(sink, &mut stderr, Stream::Stderr)?);
+        let lost = missed.max(write_string(sink, &mut stderr, Stream::Stderr, "")?);
         let mut rest = json!({ "success": true, "processId": seen.id, "timestamp": time::current_time() });
         if let Some(rest) = rest.as_object_mut().filter(|_| lost > 0) {
             rest.insert("truncated".to_owned(), json!(true));

@@ -124,6 +124,19 @@ fn without_a_session_each_command_has_its_own_shell() {
 }
 
 #[test]
+fn without_a_session_a_time_limit_is_named_in_a_line_of_its_own() {
+    let api = Api::start();
+    for (said, before) in [("printf partial >&2;", "partial\n"), ("echo whole >&2;", "whole\n"), ("", "")] {
+        let body = json!({ "command": format!("{said} sleep 600"), "sessionId": NONE, "timeoutMs": 300 });
+        let told = api.post("/api/execute", &body).ok();
+        let stderr = format!("{before}Command timed out after 300ms\n");
+        assert_eq!((&told["exitCode"], &told["stderr"]), (&json!(124), &json!(stderr)));
+    }
+    let error = api.run("s", "exit 42").fails(410, "SESSION_TERMINATED");
+    assert!(error["message"].as_str().unwrap().contains("exit code: 42"), "{error}");
+}
+
+#[test]
 fn without_a_session_a_time_limit_gives_124_and_leaves_nothing() {
     let api = Api::start();
     let file = api.path("pid");
