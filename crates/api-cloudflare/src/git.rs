@@ -29,6 +29,12 @@ use crate::sessions::{self, Session};
 const USUAL_LIMIT: u64 = 600_000;
 /// The time to ask for the branch.
 const SHORT: Duration = Duration::from_secs(10);
+/// The time in which a session that is deleted ends after a command of it.
+const MOMENT: Duration = Duration::from_millis(100);
+/// The variable with the address.
+const URL: &str = "GIT_CHECKOUT_URL";
+/// The beginning of an address that would be a descriptor of this exec.
+const DESCRIPTOR: &str = "fd::";
 /// The longest address, as in the reference.
 const LONGEST: usize = 2048;
 /// The most of a message of git that an answer has.
@@ -68,7 +74,7 @@ impl CheckoutRequest {
             Err(ApiError::new(Code::ValidationFailed, format!("{field} {why}")).with("field", field))
         };
         let url = self.repo_url.trim().to_owned();
-        if url.is_empty() || url.len() > LONGEST || url.contains('\0') {
+        if url.is_empty() || url.len() > LONGEST || url.contains('\0') || url.starts_with(DESCRIPTOR) {
             let message = format!("Invalid Git URL '{}'", without_credentials(&url));
             return Err(ApiError::new(Code::InvalidGitUrl, message));
         }
@@ -109,14 +115,14 @@ async fn checkout(
 
 impl Clone {
     fn carry_out(&self, api: &Api, session: &Session) -> Result<(), ApiError> {
-        let mut words = vec!["git", "-c", "http.lowSpeedLimit=1024", "-c", "http.lowSpeedTime=30"];
+        let mut words = vec!["-c", "http.lowSpeedLimit=1024", "-c", "http.lowSpeedTime=30"];
         words.extend(["clone", "--filter=blob:none"]);
         let branch = self.branch.as_ref().map(|branch| format!("--branch={branch}"));
         let depth = self.depth.map(|depth| format!("--depth={depth}"));
         words.extend(branch.iter().chain(&depth).map(String::as_str));
-        // An address is never an option.
-        words.extend(["--", &self.url, &self.directory]);
-        let (end, outputs) = self.run(api, session, &words, self.limit)?;
+        // An address is never an option. It may have a password, and commands are in events.
+        let command = format!("{} -- \"${URL}\" {}", git(&words), quote_words([&self.directory]));
+        let (end, outputs) = self.run(api, session, &command, self.limit)?;
         let said = without_credentials(&String::from_utf8_lossy(&outputs.stderr));
         if end.cause == Some(Cause::Timeout) {
             let seconds = self.limit.as_secs_f64();
@@ -124,22 +130,23 @@ impl Clone {
             let message = format!("Git clone timed out after {seconds} seconds for '{url}'");
             return Err(self.failed(Code::GitNetworkError, message, 124, "Operation timed out"));
         }
-        match processes::code_of(end.exit) {
-            0 => Ok(()),
-            code => {
-                let why =
-                    if said.trim().is_empty() { format!("exit code {code}") } else { said.trim().to_owned() };
-                let url = without_credentials(&self.url);
-                let message = format!("Failed to clone repository '{url}': {why}");
-                Err(self.failed(failure_code(&said, code).or_no_space(&why), message, code, &said))
-            }
+        let code = processes::code_of(end.exit);
+        if code == 0 {
+            return Ok(());
         }
+        // git may end just before the rest of a session that is deleted.
+        if session.ends_within(MOMENT) {
+            return Err(session.destroyed());
+        }
+        let why = if said.trim().is_empty() { format!("exit code {code}") } else { said.trim().to_owned() };
+        let message = format!("Failed to clone repository '{}': {why}", without_credentials(&self.url));
+        Err(self.failed(failure_code(&said, code).or_no_space(&why), message, code, &said))
     }
 
     /// Returns the branch that was checked out.
     fn current_branch(&self, api: &Api, session: &Session) -> String {
-        let words = ["git", "-C", &self.directory, "branch", "--show-current"];
-        let asked = self.run(api, session, &words, SHORT).ok();
+        let command = git(&["-C", &self.directory, "branch", "--show-current"]);
+        let asked = self.run(api, session, &command, SHORT).ok();
         let named = asked.filter(|(end, _)| processes::code_of(end.exit) == 0);
         let named = named.map(|(_, outputs)| String::from_utf8_lossy(&outputs.stdout).trim().to_owned());
         let named = named.filter(|name| !name.is_empty()).or_else(|| self.branch.clone());
@@ -151,14 +158,15 @@ impl Clone {
         &self,
         api: &Api,
         session: &Session,
-        words: &[&str],
+        command: &str,
         limit: Duration,
     ) -> Result<(ExecEnd, Outputs), ApiError> {
         let files: &Files = &session.files;
         processes::make_room(api, files);
-        // Nobody is there who could answer.
-        let env = Environment::from([("GIT_TERMINAL_PROMPT".to_owned(), Some("0".to_owned()))]);
-        let mut start = processes::command_in_session(session, &quote_words(words), env)?;
+        // Nobody is there who could answer a question.
+        let env = [("GIT_TERMINAL_PROMPT", "0"), (URL, &self.url)];
+        let env: Environment = env.map(|(name, value)| (name.to_owned(), Some(value.to_owned()))).into();
+        let mut start = processes::command_in_session(session, command, env)?;
         start.timeout = Some(limit);
         start.grace = GRACE;
         start.log_limit = api.output_limit();
@@ -191,8 +199,17 @@ impl Clone {
     }
 }
 
+/// Returns a command of git for bash, whatever functions and aliases are called.
+fn git(words: &[&str]) -> String {
+    format!("\\builtin command git {}", quote_words(words))
+}
+
 /// The code for what git said, as in the reference.
 fn failure_code(said: &str, code: i32) -> Code {
+    // bash found no git, or could not execute it.
+    if matches!(code, 126 | 127) {
+        return Code::GitOperationFailed;
+    }
     let said = said.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if code == 128 {
@@ -293,6 +310,7 @@ mod tests {
             ("fatal: destination path 'x' already exists", 1, Code::GitCloneFailed),
             ("pathspec 'x' did not match", 1, Code::GitBranchNotFound),
             ("", 7, Code::GitCloneFailed),
+            ("bash: line 3: git: command not found", 127, Code::GitOperationFailed),
         ] {
             assert_eq!(failure_code(said, code), word, "{said}");
         }

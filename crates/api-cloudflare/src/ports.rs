@@ -69,7 +69,14 @@ impl WatchRequest {
         }
         let path = if path.starts_with('/') { path } else { format!("/{path}") };
         let statuses = self.status_min.unwrap_or(200)..=self.status_max.unwrap_or(399);
-        let http = self.mode.is_none_or(|mode| mode != "tcp").then_some((path, statuses));
+        if statuses.is_empty() {
+            return invalid("statusMax", "is less than statusMin");
+        }
+        let http = match self.mode.as_deref() {
+            Some("tcp") => None,
+            None | Some("http") => Some((path, statuses)),
+            Some(_) => return invalid("mode", "is neither `tcp` nor `http`"),
+        };
         let pause = self.interval.unwrap_or(USUAL_PAUSE).clamp(PAUSES.0, PAUSES.1);
         let process = self.process_id.filter(|id| !id.is_empty());
         Ok(PortWatch { port: self.port, http, process, pause: Duration::from_millis(pause) })

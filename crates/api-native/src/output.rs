@@ -23,7 +23,12 @@ pub(crate) struct Output {
 
 impl Output {
     /// Makes the output of these bytes.
-    pub(crate) fn of(bytes: Vec<u8>, complete: bool) -> Output {
+    pub(crate) fn of(mut bytes: Vec<u8>, complete: bool) -> Output {
+        // A character that was cut in two is left out.
+        let cut = std::str::from_utf8(&bytes).err().filter(|error| !complete && error.error_len().is_none());
+        if let Some(cut) = cut {
+            bytes.truncate(cut.valid_up_to());
+        }
         match String::from_utf8(bytes) {
             Ok(text) => Output { text: Some(text), base64: None, complete },
             Err(error) => Output { text: None, base64: Some(STANDARD.encode(error.as_bytes())), complete },

@@ -62,7 +62,12 @@ impl Session {
 
     /// Tells whether the session ends now, after its host has gone away: the rest of its sandbox takes a moment longer.
     pub(crate) fn is_ending(&self) -> bool {
-        let until = Instant::now() + FAREWELL;
+        self.ends_within(FAREWELL)
+    }
+
+    /// Tells whether the session ends within this time.
+    pub(crate) fn ends_within(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
         while !self.has_ended() {
             if Instant::now() >= until {
                 return false;

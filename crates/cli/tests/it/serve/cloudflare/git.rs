@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::Api;
-use crate::support::has_program;
+use crate::support::{has_program, wait_until};
 
 /// A server, and the address of a repository with the branches `main` and `other`; nothing where there is no git.
 fn start() -> Option<(Api, String)> {
@@ -72,6 +72,11 @@ fn a_repository_is_cloned_into_its_directory() {
         &format!("export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=url.{url}.insteadOf GIT_CONFIG_VALUE_0=short:x"),
     );
     clone(&api, json!({ "repoUrl": "short:x", "targetDir": "again" })).ok();
+    // But not what it calls git.
+    api.out("s", "git() { echo fn; }; alias git=false");
+    let body = json!({ "repoUrl": url, "targetDir": "real" });
+    assert_eq!(clone(&api, body).ok()["branch"], "main");
+    assert!(std::fs::exists(format!("{work}/real/file")).unwrap());
     // git is none of the client's processes.
     assert_eq!(api.get("/api/process/list").ok()["processes"], json!([]));
 }
@@ -108,7 +113,17 @@ fn a_clone_that_fails_says_why_and_nothing_of_a_request_is_executed() {
     let secret = json!({ "repoUrl": "http://me:secret@127.0.0.1:1/x.git", "targetDir": empty });
     let error = clone(&api, secret).fails(500, "GIT_OPERATION_FAILED");
     assert!(!error.to_string().contains("secret"), "{error}");
+    // Nor is it in an event, or anywhere else in the state root.
+    let with_password = format!("file://u:geheim@{}", url.trim_start_matches("file://"));
+    clone(&api, json!({ "repoUrl": with_password, "targetDir": api.path("with-password") }));
+    let events = std::fs::read_to_string(api.env.root().join("events.jsonl")).unwrap();
+    assert!(events.contains("clone") && !events.contains("geheim") && !events.contains("secret"), "{events}");
+    api.out("s", "PATH=/nonexistent");
+    let without =
+        clone(&api, json!({ "repoUrl": url, "targetDir": empty })).fails(500, "GIT_OPERATION_FAILED");
+    assert!(without["message"].as_str().unwrap().contains("not found"), "{without}");
     for (body, code) in [
+        (json!({ "repoUrl": "fd::7" }), "INVALID_GIT_URL"),
         (json!({ "repoUrl": " " }), "INVALID_GIT_URL"),
         (json!({ "repoUrl": "x".repeat(2049) }), "INVALID_GIT_URL"),
         (json!({ "repoUrl": url, "timeoutMs": 0 }), "VALIDATION_FAILED"),
@@ -137,4 +152,21 @@ fn the_time_limit_of_a_clone_ends_all_that_it_has_started() {
     assert!(!std::fs::exists(format!("/proc/{}", pid.trim())).unwrap(), "the daemon is gone");
     assert!(!api.env.is_running("sleep 606"));
     assert_eq!(api.out("s", "echo usable"), "usable\n");
+}
+
+/// spec: 15.19
+#[test]
+fn a_clone_whose_session_is_deleted_says_so() {
+    let Some((api, _)) = start() else { return };
+    api.out("s", "export GIT_ALLOW_PROTOCOL=ext");
+    let script = api.path("hang");
+    std::fs::write(&script, "exec sleep 607").unwrap();
+    let body = json!({ "repoUrl": format!("ext::sh {script}"), "targetDir": api.path("target") });
+    std::thread::scope(|scope| {
+        let cloning = scope.spawn(|| clone(&api, body));
+        wait_until("git runs", || api.env.is_running("sleep 607"));
+        api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+        cloning.join().unwrap().fails(410, "SESSION_DESTROYED");
+    });
+    assert!(!api.env.is_running("sleep 607"));
 }

@@ -58,6 +58,8 @@ fn a_port_is_ready_once_it_answers_as_is_asked_for() {
         (json!({ "port": 0 }), "port"),
         (json!({ "port": port, "path": "a b" }), "path"),
         (json!({ "port": 65536 }), "65536"),
+        (json!({ "port": port, "mode": "udp" }), "mode"),
+        (json!({ "port": port, "statusMin": 500, "statusMax": 200 }), "statusMax"),
         (json!({}), "port"),
     ] {
         let error = api.post("/api/port-watch", &body).fails(400, "VALIDATION_FAILED");

@@ -82,6 +82,10 @@ fn an_exec_that_is_waited_for_answers_with_its_output_and_leaves_nothing() {
         (&done["stderr"]["complete"], done["stderr"]["text"].as_str().unwrap().len()),
         (&json!(false), 1 << 20)
     );
+    // A character that the limit cuts in two is no reason for Base64.
+    let wide = run(&json!({ "command": ["sh", "-c", "printf x; yes é | tr -d '\\n' | head -c 1200000"] }));
+    let text = wide["stdout"]["text"].as_str().expect("it is text");
+    assert_eq!((text.len(), &wide["stdout"]["complete"]), ((1 << 20) - 1, &json!(false)));
     // A log that has dropped the oldest output is not complete.
     let lost =
         run(&json!({ "command": ["sh", "-c", "head -c 3000000 /dev/zero; echo end"], "log_size": 65536 }));
