@@ -29,7 +29,7 @@ use crate::sessions::{self, Session};
 const USUAL_LIMIT: u64 = 600_000;
 /// The time to ask for the branch.
 const SHORT: Duration = Duration::from_secs(10);
-/// The time in which a session that is deleted ends after a command of it.
+/// The time in which a session that is ended by others ends after a command of it.
 const MOMENT: Duration = Duration::from_millis(100);
 /// The variable with the address.
 const URL: &str = "GIT_CHECKOUT_URL";
@@ -104,13 +104,22 @@ async fn checkout(
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     let wanted = request.check()?;
     let session = sessions::obtain(&api, &id).await?;
-    api.wait(move |api| {
-        wanted.carry_out(api, &session)?;
-        let branch = wanted.current_branch(api, &session);
-        let Clone { url, directory, .. } = wanted;
-        Ok(success_answer(json!({ "repoUrl": url, "branch": branch, "targetDir": directory })))
-    })
-    .await
+    let cloned = api.wait({
+        let session = session.clone();
+        move |api| {
+            wanted.carry_out(api, &session)?;
+            let branch = wanted.current_branch(api, &session);
+            let Clone { url, directory, .. } = wanted;
+            Ok(success_answer(json!({ "repoUrl": url, "branch": branch, "targetDir": directory })))
+        }
+    });
+    let error = match cloned.await {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    // git may end before the rest of a session that is deleted, and that is the cause then.
+    let _turn = api.locks.lock(id.as_str()).await;
+    api.wait(move |_| if session.ends_within(MOMENT) { Err(session.destroyed()) } else { Err(error) }).await
 }
 
 impl Clone {
@@ -133,10 +142,6 @@ impl Clone {
         let code = processes::code_of(end.exit);
         if code == 0 {
             return Ok(());
-        }
-        // git may end just before the rest of a session that is deleted.
-        if session.ends_within(MOMENT) {
-            return Err(session.destroyed());
         }
         let why = if said.trim().is_empty() { format!("exit code {code}") } else { said.trim().to_owned() };
         let message = format!("Failed to clone repository '{}': {why}", without_credentials(&self.url));

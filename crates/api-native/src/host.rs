@@ -147,6 +147,9 @@ async fn gc(
                 Some(tenant) => scope.has_tenant(Some(tenant)),
                 None => is_own_remainder(scope, &leak.id),
             });
+        }
+        if !scope.has_unowned() {
+            // Paths of others are among them.
             unread.clear();
         }
         let is_named = !request.sandboxes.is_empty();
@@ -157,7 +160,7 @@ async fn gc(
         for Collected { leak, .. } in &mut leaks {
             leak.name = leak.name.as_deref().map(|held| scope.shown_name(held));
         }
-        if !request.dry_run && scope.is_whole() {
+        if !request.dry_run && scope.has_unowned() {
             // A note that stays hides no leak: what it names has ended.
             let _ = leaks::prune_spared(root);
         }

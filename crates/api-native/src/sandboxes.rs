@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penfold_control::{Resolver, SandboxRef, SandboxView, view};
+use penfold_control::{Resolver, SandboxRef, SandboxView, Scope, view};
 use penfold_request::{Containment, LocalField, SandboxSpec};
 use penfold_server::ids::{Created, KeyError, create_once};
 use penfold_server::{AppState, EngineError, NewSandbox};
@@ -193,14 +193,14 @@ impl ListQuery {
         }
     }
 
-    fn matches(&self, statuses: &[&str], seen: &SandboxView) -> bool {
+    fn matches(&self, scope: &Scope, statuses: &[&str], (known, seen): &(SandboxRef, SandboxView)) -> bool {
         let has_label = |wanted: &str| match wanted.split_once('=') {
             Some((key, value)) => seen.labels.get(key).is_some_and(|given| given == value),
             None => seen.labels.contains_key(wanted),
         };
         (statuses.is_empty() || statuses.contains(&seen.status.as_str()))
             && self.label.iter().flat_map(|text| text.split(',')).all(has_label)
-            && self.name.as_ref().is_none_or(|name| seen.name.as_ref() == Some(name))
+            && self.name.as_ref().is_none_or(|name| scope.means(name, known.held_name().as_deref()))
     }
 }
 
@@ -224,7 +224,7 @@ async fn list(
     let after = query.cursor.as_deref().map(parse_cursor).transpose()?;
     let all = query.all || !statuses.is_empty();
     let mut found = app.engine.list(all).await?;
-    found.retain(|(_, seen)| query.matches(&statuses, seen));
+    found.retain(|one| query.matches(app.engine.scope(), &statuses, one));
     if let Some(after) = after {
         found.retain(|(_, seen)| place(seen) > (after.0, after.1.as_str()));
     }

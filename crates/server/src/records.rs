@@ -66,8 +66,8 @@ pub fn is_own_remainder(scope: &Scope, id: &str) -> bool {
     files.map_or(scope.has_unowned(), |files| scope.has_record(&files))
 }
 
-/// Returns the records of the callers' own sandboxes that `choose` selects by what their sandboxes were started with, living or not. Records that cannot be
-/// read are left out.
+/// Returns the records of the callers' own sandboxes that `choose` selects by what these were started with, living or not. Records
+/// that cannot be read are left out.
 ///
 /// # Errors
 /// When the state root cannot be read.

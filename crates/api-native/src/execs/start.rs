@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -178,7 +180,10 @@ async fn create(
     let (status, exec) = match place {
         None => (StatusCode::CREATED, exec),
         Some(place) => {
-            let waiting = app.engine.wait(place, move |_| finish(&files, exec, held));
+            // Dropped with this answer, also when the client goes away.
+            let asker = Arc::new(());
+            let seen_by_wait = Arc::downgrade(&asker);
+            let waiting = app.engine.wait(place, move |_| finish(&files, exec, held, &seen_by_wait));
             tokio::select! {
                 ended = waiting => (StatusCode::OK, ended??),
                 () = app.drain.begun() => {
@@ -192,12 +197,22 @@ async fn create(
     Ok(response)
 }
 
-/// Waits for the end of an exec, and reads its output.
-fn finish(files: &Files, exec: Exec, held: Option<OwnedFd>) -> Result<Exec, Problem> {
+/// The time after which it is noticed that nobody waits for an exec any more.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Waits for the end of an exec, and reads its output. Gives up once nobody asks for it.
+fn finish(files: &Files, exec: Exec, held: Option<OwnedFd>, asker: &Weak<()>) -> Result<Exec, Problem> {
     let number = exec.number;
-    let end =
-        execs::wait_for_exec(files, number, None).map_err(|error| exec_problem(error).beside_end(files))?;
-    let end = end.ok_or_else(|| Problem::new(Kind::Internal, "the wait broke off"))?;
+    let end = loop {
+        let looked = execs::wait_for_exec(files, number, Some(Instant::now() + LOOK));
+        match looked.map_err(|error| exec_problem(error).beside_end(files))? {
+            Some(end) => break end,
+            None if asker.strong_count() == 0 => {
+                return Err(Problem::new(Kind::Internal, "nobody waits for the exec any more"));
+            }
+            None => {}
+        }
+    };
     // From the first byte that was written, so that dropped ones are noticed.
     let log = execs::open_exec_log(files, number, LogPosition::Offset(0));
     let outputs = log.map_or_else(|_| Outputs::default(), |log| Outputs::read(log, LARGEST_OUTPUT));

@@ -122,8 +122,19 @@ fn a_wait_for_an_exec_ends_with_its_sandbox_and_with_the_server_but_not_the_exec
         stream.read_to_end(&mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     };
-    drop(ask_for("602"));
+    let waits = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.running.pid())).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        names.filter(|name| name.trim() == "wait").count()
+    };
+    let leaving = ask_for("602");
+    wait_until("the answer is waited for", || waits() == 1);
+    drop(leaving);
+    // The thread that waited ends long before the exec does.
+    wait_until("nobody waits", || waits() == 0);
+    assert!(env.is_running("sleep 602"));
     let waiting = ask_for("603");
+    wait_until("the answer is waited for", || waits() == 1);
     server.running.signal(Signal::TERM);
     let told = answer(waiting);
     assert!(told.contains("503") && told.contains("problem:draining"), "{told}");

@@ -174,6 +174,17 @@ fn an_admin_calls_its_own_sandboxes_by_both_names_and_those_of_others_by_the_lon
     };
     assert_eq!([id(OPS, "web"), id(OPS, "ops~web"), id(OPS, "alice~web")], [own.as_str(), &own, &alices]);
     assert_eq!([id("", "web"), id("", "ops~web"), id("", "alice~web")], [local.as_str(), &own, &alices]);
+    let listed = |token: &str, word: &str| {
+        let path = format!("/v1/sandboxes?name={word}");
+        let page = by(&server, token, "GET", &path, &Value::Null).with(200).json();
+        page["sandboxes"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect::<Vec<_>>()
+    };
+    for word in ["ops~web", "alice~web"] {
+        assert_eq!(listed(OPS, word), [id(OPS, word)]);
+        assert_eq!(listed("", word), [id("", word)]);
+    }
+    assert_eq!(listed(ALICE, "web"), [json!(alices)]);
+    assert_eq!(listed(ALICE, "alice~web"), Vec::<Value>::new());
     let told_of = |token: &str, word: &str| {
         let path = format!("/v1/events?from=start&follow=false&sandbox={word}&kind=start");
         let told = by(&server, token, "GET", &path, &Value::Null).with(200);
