@@ -5,6 +5,7 @@
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
 //! - `ports` — waits for a port; `git` — clones a repository.
+//! - `ws` — all routes over one WebSocket.
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
 //!
@@ -32,8 +33,9 @@ mod request;
 mod sessions;
 mod sse;
 mod time;
+mod ws;
 
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -41,7 +43,7 @@ use axum::{Json, Router};
 use penfold_server::{AppState, Dialect, Refusal};
 use serde_json::json;
 
-use self::api::Api;
+use self::api::{Api, ApiState};
 use self::error::ApiError;
 
 /// The Cloudflare Sandbox API, as the server serves it. It owns every path, so it comes last in a list.
@@ -49,11 +51,16 @@ pub const DIALECT: Dialect = Dialect {
     name: "cloudflare",
     owns: |_| true,
     takes_bearer: false,
-    reads: files::only_reads,
+    reads: only_reads,
     refusal: refuse,
     routes: router,
     is_served: true,
 };
+
+/// Tells whether a request changes nothing. Over a socket comes anything.
+fn only_reads(method: &Method, path: &str) -> bool {
+    files::only_reads(method, path) && !ws::PATHS.contains(&path)
+}
 
 /// Answers a request that reaches no route.
 fn refuse(refusal: &Refusal) -> Response {
@@ -64,18 +71,27 @@ fn refuse(refusal: &Refusal) -> Response {
 
 /// The routes of the Cloudflare Sandbox API.
 fn router(app: AppState) -> Router {
-    Router::new()
+    let limit = app.config.limits.body;
+    let api = Api::new(app);
+    let routes = Router::new()
         .merge(info::routes())
         .merge(files::routes())
         .merge(sessions::routes())
         .merge(execute::routes())
         .merge(processes::routes())
         .merge(ports::routes())
-        .merge(git::routes())
+        .merge(git::routes());
+    // What comes over a socket goes to the same routes, with the same limits.
+    let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
+    finish(routes.merge(ws::routes(&over_sockets)), &api)
+}
+
+fn finish(routes: Router<ApiState>, api: &ApiState) -> Router {
+    routes
         .method_not_allowed_fallback(unmatched)
         .fallback(unmatched)
         .layer(middleware::from_fn(around))
-        .with_state(Api::new(app))
+        .with_state(ApiState::clone(api))
 }
 
 async fn unmatched() -> ApiError {

@@ -130,15 +130,42 @@ fn is_ours(stream: &impl AsFd) -> bool {
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
+/// What a connection takes of the server, also after it has become a socket. Each request has it as an extension.
+#[derive(Debug)]
+pub(crate) struct Place {
+    app: AppState,
+    heads: RawHeads,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn take(app: &AppState, room: OwnedSemaphorePermit) -> Place {
+        app.metrics.connections.inc();
+        Place { app: AppState::clone(app), heads: RawHeads::default(), _room: room }
+    }
+
+    /// No request follows on the connection.
+    pub(crate) fn no_more_heads(&self) {
+        self.heads.end();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.app.metrics.connections.dec();
+    }
+}
+
 /// Serves the requests of one connection.
-async fn serve<S>(app: AppState, front: Front, stream: S, peer: Peer, _room: OwnedSemaphorePermit)
+async fn serve<S>(app: AppState, front: Front, stream: S, peer: Peer, room: OwnedSemaphorePermit)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    app.metrics.connections.inc();
     let limits = app.config.limits;
-    let heads = RawHeads::default();
-    let service = service_fn(|request: Request<Incoming>| {
+    let place = Arc::new(Place::take(&app, room));
+    let heads = place.heads.clone();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&place));
         let two_lengths = heads.has_two_lengths(request.headers(), request.body().size_hint().lower());
         let response = front::serve(front.clone(), peer, request, two_lengths);
         async { Ok::<_, Infallible>(response.await) }
@@ -148,7 +175,8 @@ where
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head)
         .max_headers(limits.headers)
-        .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time, heads.clone())), service);
+        .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time, heads.clone())), service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     // An error is the peer's: it sent no HTTP, or went away.
     let _ = tokio::select! {
@@ -158,5 +186,4 @@ where
             connection.await
         }
     };
-    app.metrics.connections.dec();
 }

@@ -9,6 +9,7 @@
 //! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
+//! - [`sockets`] — WebSockets.
 //! - [`shared_stream`] — one thread for all that follow the same.
 //!
 //! Invariants:
@@ -52,6 +53,7 @@ pub mod sent_body;
 mod serve;
 pub mod sessions;
 pub mod shared_stream;
+pub mod sockets;
 mod tenants;
 mod timed_body;
 mod timed_stream;

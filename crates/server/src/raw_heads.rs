@@ -25,6 +25,12 @@ impl RawHeads {
         unread.bytes.extend_from_slice(&bytes[of_body..]);
     }
 
+    /// No request follows: nothing more is kept.
+    pub(crate) fn end(&self) {
+        let mut unread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *unread = Unread { bytes: Vec::new(), body: u64::MAX };
+    }
+
     /// Takes the next head, which hyper has read as these headers and a body of this length. Returns whether its body has a
     /// length and a transfer coding.
     pub(crate) fn has_two_lengths(&self, headers: &HeaderMap, body: u64) -> bool {
