@@ -1,15 +1,16 @@
 // Drives a server with one of the published clients: each method for the routes that penfold serves, errors included.
 //
-//   node --import ./hooks.mjs drive.mjs CLIENT BASE_URL DIRECTORY
+//   node --import ./hooks.mjs drive.mjs CLIENT BASE_URL DIRECTORY [TRANSPORT]
 //
-// CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see. Prints a line for each check, and
+// CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see; TRANSPORT is `http` or `websocket`. Prints a line for each check, and
 // exits with 1 if one failed.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-const [alias, baseUrl, directory] = process.argv.slice(2);
+const [alias, baseUrl, directory, transport = 'http'] = process.argv.slice(2);
 const { SandboxClient, parseSSEStream, streamFile } = await import(alias);
-const client = new SandboxClient({ baseUrl });
+const socket = { transportMode: 'websocket', wsUrl: `${baseUrl.replace(/^http/, 'ws')}/ws` };
+const client = new SandboxClient({ baseUrl, ...(transport === 'websocket' ? socket : {}) });
 const { commands, processes, files, utils } = client;
 const version = alias.replace('client-', '');
 const session = `npm-${version}`;
@@ -25,8 +26,11 @@ const fails = async (promise, code, status) => {
     () => assert.fail(`it succeeded instead of failing with ${code}`),
     (error) => error,
   );
-  assert.equal(error.code ?? error.errorResponse?.code, code, error.stack);
-  assert.equal(error.httpStatus ?? error.errorResponse?.httpStatus, status);
+  // Over a WebSocket, the clients put the answer to a stream into the message.
+  const answer = error.message.match(/^Stream error: \d+ - (.*)$/);
+  const told = error.errorResponse ?? (answer ? JSON.parse(answer[1]) : {});
+  assert.equal(error.code ?? told.code, code, error.stack);
+  assert.equal(error.httpStatus ?? told.httpStatus, status);
   return error;
 };
 const alive = (pid) => {

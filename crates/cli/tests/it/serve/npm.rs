@@ -12,7 +12,7 @@ fn clients() -> PathBuf {
 }
 
 /// Drives a server with one client; each check must pass, and nothing may be left.
-fn drive(client: &str) {
+fn drive(client: &str, transport: &str) {
     let clients = clients();
     if !clients.join("node_modules").join(client).is_dir() {
         return skip("the npm clients are not installed: `scripts/setup` does so");
@@ -22,8 +22,9 @@ fn drive(client: &str) {
     let directory = env.path("work/shared");
     std::fs::create_dir(&directory).unwrap();
     let mut node = Command::new("node");
-    node.current_dir(&clients).arg("--import").arg("./hooks.mjs").arg("drive.mjs");
-    node.arg(client).arg(format!("http://{}", server.address())).arg(&directory);
+    // Node 20 has the class for that only.
+    node.current_dir(&clients).arg("--experimental-websocket").arg("--import").arg("./hooks.mjs").arg("drive.mjs");
+    node.arg(client).arg(format!("http://{}", server.address())).arg(&directory).arg(transport);
     // A cache of compiled code would stay in TMPDIR.
     let done = node.env("NODE_DISABLE_COMPILE_CACHE", "1").output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
@@ -39,25 +40,37 @@ fn drive(client: &str) {
 
 #[test]
 fn client_0_7_finds_every_route_as_it_expects() {
-    drive("client-0.7");
+    drive("client-0.7", "http");
 }
 
 #[test]
 fn client_0_8_finds_every_route_as_it_expects() {
-    drive("client-0.8");
+    drive("client-0.8", "http");
 }
 
 #[test]
 fn client_0_9_finds_every_route_as_it_expects() {
-    drive("client-0.9");
+    drive("client-0.9", "http");
 }
 
 #[test]
 fn client_0_10_finds_every_route_as_it_expects() {
-    drive("client-0.10");
+    drive("client-0.10", "http");
 }
 
 #[test]
 fn client_0_12_finds_every_route_as_it_expects() {
-    drive("client-0.12");
+    drive("client-0.12", "http");
+}
+
+/// spec: 15.20
+#[test]
+fn client_0_7_finds_every_route_over_a_websocket() {
+    drive("client-0.7", "websocket");
+}
+
+/// spec: 15.20
+#[test]
+fn client_0_12_finds_every_route_over_a_websocket() {
+    drive("client-0.12", "websocket");
 }
