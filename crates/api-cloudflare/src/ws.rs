@@ -13,6 +13,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use http_body_util::{BodyExt as _, Limited};
+use penfold_client::{EventParser, Received};
 use penfold_server::sockets::{Message, NoUpgrade, Socket, SocketSender, Upgrade};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -22,7 +23,6 @@ use tower_service::Service as _;
 
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
-use crate::sse::Events;
 
 /// The paths of the sockets.
 pub(crate) const PATHS: [&str; 2] = ["/ws", "/api/ws"];
@@ -220,7 +220,7 @@ fn response_text(id: &str, status: StatusCode, body: &Bytes) -> String {
 async fn stream(id: &str, response: Response, sender: &SocketSender) -> Option<String> {
     let status = response.status();
     let mut body = response.into_body();
-    let mut events = Events::default();
+    let mut events = EventParser::default();
     let id_text = Value::from(id);
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
@@ -231,8 +231,10 @@ async fn stream(id: &str, response: Response, sender: &SocketSender) -> Option<S
                 StatusCode::INTERNAL_SERVER_ERROR,
             ));
         };
-        for data in frame.data_ref().map(|bytes| events.read(bytes)).unwrap_or_default() {
-            let event = format!(r#"{{"type":"stream","id":{id_text},"data":{}}}"#, Value::from(data));
+        events.feed(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
+        while let Some(received) = events.take() {
+            let Received::Event(event) = received else { continue };
+            let event = format!(r#"{{"type":"stream","id":{id_text},"data":{}}}"#, Value::from(event.data));
             sender.send(Message::Text(event)).await.ok()?;
         }
     }

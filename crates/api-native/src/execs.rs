@@ -1,6 +1,7 @@
 //! `/v1/sandboxes/{id}/execs`: recorded commands in a running sandbox. Each keeps its output and its end, and may be
 //! ended with all that it started.
 
+mod attach;
 mod ending;
 mod logs;
 mod problems;
@@ -35,6 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(get, forget))
         .merge(start::routes())
         .merge(running::routes())
+        .merge(attach::routes())
         .merge(ending::routes())
         .merge(logs::routes())
 }

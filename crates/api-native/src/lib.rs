@@ -26,7 +26,7 @@ mod signal;
 mod sse;
 mod valid;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json, Router};
 use events::{EventFeeds, EventMessage};
@@ -58,11 +58,17 @@ pub const DIALECT: Dialect = Dialect {
     name: "native",
     owns: is_own,
     takes_bearer: true,
-    reads: |method, _| method.is_safe(),
+    reads: only_reads,
     refusal: refuse,
     routes: router,
     is_served: true,
 };
+
+/// Whether a request changes nothing. Over the socket of an exec comes input.
+fn only_reads(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    method.is_safe() && !matches!(parts.as_slice(), ["", "v1", "sandboxes", _, "execs", _, "attach"])
+}
 
 /// Whether a path belongs to the native API. `/metrics` is the server's own; its callers are those of this API.
 fn is_own(path: &str) -> bool {

@@ -156,6 +156,11 @@ const READ: u64 = 256 << 10;
 const SILENCE: Duration = Duration::from_secs(15);
 
 impl LogQuery {
+    /// All output from a place on, and what is still to come.
+    pub(super) fn followed(offset: Option<u64>, lines: Option<u64>) -> LogQuery {
+        LogQuery { offset, lines, follow: true, ..LogQuery::default() }
+    }
+
     /// Where to begin to read.
     fn from(&self, headers: &HeaderMap) -> Result<LogPosition, Problem> {
         if let Some(id) = sse::last_event_id(headers).map_err(|why| Problem::field("Last-Event-ID", why))? {

@@ -257,6 +257,11 @@ impl Problem {
         ProblemDocument { r#type, title, status, detail: self.detail, remaining, candidates, holder }
     }
 
+    /// The document as JSON.
+    pub(crate) fn text(self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
     fn with(mut self, lists: Lists) -> Problem {
         self.lists = Some(Box::new(lists));
         self

@@ -99,6 +99,23 @@ pub fn resize_exec(files: &Files, number: u32, size: Size) -> Result<(), ExecErr
     ask(files, &Request::ResizeExec { number, size })
 }
 
+/// Opens the input of an exec that was started with [`ExecStart::open_input`], to write into it without waiting for room; `None` if
+/// there is none, or it has ended.
+///
+/// # Errors
+/// When the directory of the exec cannot be read, or a member has put something else in the place of the input.
+pub fn open_exec_input(files: &Files, number: u32) -> io::Result<Option<OwnedFd>> {
+    ExecFiles::open(files, number)?.map_or(Ok(None), |exec| exec.open_input())
+}
+
+/// Ends the open input of an exec without a terminal, once the command has read what was written.
+///
+/// # Errors
+/// [`ExecError::Refused`] when no such exec runs.
+pub fn close_exec_input(files: &Files, number: u32) -> Result<(), ExecError> {
+    ask(files, &Request::CloseExecInput(number))
+}
+
 /// Opens the log of an exec. To follow it, call [`LogReader::wait`] with [`has_ended`].
 ///
 /// # Errors

@@ -4,6 +4,8 @@
 //! Any member may write there too. Nothing in them is therefore proof, and no process is signalled by a number from
 //! them.
 
+mod input;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Deref;
@@ -25,6 +27,8 @@ use crate::outcome::{ExitStatus, Report};
 use crate::record::{StateError, open_or_make, open_private};
 use crate::state::CommandExit;
 use crate::time::now_ms;
+
+pub use input::ExecInput;
 
 const EXECS: &str = "execs";
 const EXEC: &str = "exec.json";

@@ -298,6 +298,9 @@ pub struct RecordSettings {
     pub labels: BTreeMap<String, String>,
     /// The size limit of the log, in bytes.
     pub log_limit: u64,
+    /// Whether clients may write input while the command runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open_input: bool,
     /// The first size of the terminal, if the exec has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,

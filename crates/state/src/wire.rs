@@ -99,6 +99,8 @@ pub enum Request {
         /// The size.
         size: Size,
     },
+    /// End the open input of a recorded exec without a terminal.
+    CloseExecInput(u32),
     /// List the execs whose end is not verified.
     Execs,
     /// Answer once the end of an exec is verified: with [`Answer::ExecEnded`] if the end is on disk, else with

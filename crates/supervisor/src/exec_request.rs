@@ -24,6 +24,8 @@ pub(crate) enum ExecRequest {
     Signal(u8),
     /// Set the size of the terminal.
     Resize(Size),
+    /// End the open input.
+    CloseInput,
 }
 
 impl ExecRequest {
@@ -49,6 +51,7 @@ impl ExecRequest {
             ExecRequest::Resize(Size { rows, columns }) => {
                 4 | u64::from(rows) << 16 | u64::from(columns) << 32
             }
+            ExecRequest::CloseInput => 5,
         }
     }
 
@@ -64,6 +67,7 @@ impl ExecRequest {
                 rows: u16::from_le_bytes([a, b]),
                 columns: u16::from_le_bytes([c, d]),
             })),
+            5 => Some(ExecRequest::CloseInput),
             _ => None,
         }
     }
@@ -82,6 +86,7 @@ mod tests {
             ExecRequest::Stop { signal: 15, grace_ms: Some(MAX_GRACE_MS) },
             ExecRequest::Signal(9),
             ExecRequest::Resize(Size { rows: u16::MAX, columns: 1 }),
+            ExecRequest::CloseInput,
         ];
         for request in all {
             assert_eq!(ExecRequest::decode(request.encode()), Some(request));

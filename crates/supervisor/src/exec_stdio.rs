@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use penfold_process::ProcFs;
+use penfold_state::execs::ExecInput;
 use penfold_state::intent::shorten_command;
 use penfold_state::record::SCHEMA;
 use penfold_state::time::now_ms;
@@ -81,11 +82,17 @@ pub(crate) fn record_exec(
     recorded: RecordSettings,
     terminal: bool,
 ) -> io::Result<(OwnStdio, ExecRecord)> {
-    let RecordSettings { labels, log_limit, size } = recorded;
+    let RecordSettings { labels, log_limit, open_input, size } = recorded;
     if labels.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_LABELS {
         return Err(io::Error::other("its labels are too long"));
     }
     let ExecPlan { input, files, cell } = plan;
+    let (input, holder) = if open_input {
+        let ExecInput { reader, holder } = files.make_input()?;
+        (reader, Some(holder))
+    } else {
+        (input, None)
+    };
     let size = terminal.then(|| size.unwrap_or(Size { rows: 24, columns: 80 }));
     let (output, stdio) = Output::of_exec(&files, log_limit, size, input)?;
     let words = spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -101,5 +108,5 @@ pub(crate) fn record_exec(
         log_limit,
         terminal,
     };
-    Ok((stdio, ExecRecord::begin(files, cell, output, exec)?))
+    Ok((stdio, ExecRecord::begin(files, cell, output, exec, holder)?))
 }

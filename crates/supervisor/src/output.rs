@@ -7,7 +7,7 @@ use penfold_state::log::{DrainResult, LogWriter, PipeState, Stream};
 use penfold_state::{Detach, Files, Identity};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
 use crate::identity::give_stdio;
@@ -90,7 +90,7 @@ impl Output {
 
     /// Creates the log and the pipes or the terminal of a recorded exec. Returns the command's standard descriptors too.
     ///
-    /// With a terminal, an `input` that is a stream socket becomes the first viewer.
+    /// With a terminal, an `input` that is a stream socket becomes the first viewer, and what comes from a FIFO is typed.
     pub(crate) fn of_exec(
         files: &Files,
         log_limit: u64,
@@ -106,8 +106,11 @@ impl Output {
             Some(size) => {
                 let (mut terminal, pipes, stdio) = with_terminal()?;
                 if let Some(terminal) = &mut terminal {
-                    if rustix::net::sockopt::socket_domain(&input).is_ok() {
+                    let kind = FileType::from_raw_mode(rustix::fs::fstat(&input)?.st_mode);
+                    if kind == FileType::Socket {
                         terminal.attach(0, input, size)?;
+                    } else if kind == FileType::Fifo {
+                        terminal.type_from(input)?;
                     }
                     // After the attachment, whose redraw changes the size for a moment: no program is there to redraw.
                     terminal.client_resized(0, size)?;

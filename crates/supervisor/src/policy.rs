@@ -182,6 +182,7 @@ impl Policy {
             | Request::StopExec { .. }
             | Request::SignalExec { .. }
             | Request::ResizeExec { .. }
+            | Request::CloseExecInput(_)
             | Request::Execs
             | Request::UnwrittenEnds
             | Request::AwaitExec(_)

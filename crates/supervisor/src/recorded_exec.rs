@@ -26,6 +26,8 @@ pub(crate) struct ExecRecord {
     /// The `/proc` of the sandbox's supervisor, if the exec supervisor is in another pid namespace.
     outer_proc: Option<File>,
     has_remaining: bool,
+    /// Keeps the open input from ending with the last client that writes.
+    input: Option<OwnedFd>,
 }
 
 impl ExecRecord {
@@ -38,10 +40,11 @@ impl ExecRecord {
         cell: EndCell,
         output: Output,
         exec: RecordedExec,
+        input: Option<OwnedFd>,
     ) -> io::Result<ExecRecord> {
         files.write_exec(&exec)?;
         let (exit, outer_proc) = (ExitRecord::default(), None);
-        Ok(ExecRecord { files, cell, output, exit, exec, outer_proc, has_remaining: false })
+        Ok(ExecRecord { files, cell, output, exit, exec, outer_proc, has_remaining: false, input })
     }
 
     /// Keeps the `/proc` of this pid namespace, before the exec supervisor enters another one.
@@ -85,6 +88,14 @@ impl ExecRecord {
         let _ = self.output.attach_or_resize(0, size, None);
     }
 
+    /// Ends the open input, once the command has read what was written. A terminal has no end of input but the key for it.
+    pub(crate) fn close_input(&mut self) {
+        if !self.exec.terminal {
+            self.files.remove_input();
+            self.input = None;
+        }
+    }
+
     /// Writes `exit.json` as soon as the exit is known.
     pub(crate) fn write_exited(&self, exit: Option<ExitStatus>, cause: Cause) {
         self.cell.store(SeenEnd { exit, cause, verified: false });
@@ -94,6 +105,9 @@ impl ExecRecord {
     /// Writes the end, or the survivors. The report comes last: it marks the exec as ended.
     pub(crate) fn conclude(&mut self, report: &Report) {
         self.output.finish();
+        if self.input.take().is_some() {
+            self.files.remove_input();
+        }
         let Report { exit, cause, .. } = *report;
         if !report.findings.verified {
             self.has_remaining = true;

@@ -126,6 +126,12 @@ impl Supervision {
                 }
                 None
             }
+            ExecRequest::CloseInput => {
+                if let SandboxKind::RecordedExec(exec) = &mut self.parts.kind {
+                    exec.close_input();
+                }
+                None
+            }
         }
     }
 
@@ -272,6 +278,7 @@ impl Supervision {
                 self.ask_exec(number, u8::try_from(signal).ok().map(ExecRequest::Signal))
             }
             Request::ResizeExec { number, size } => self.ask_exec(number, Some(ExecRequest::Resize(size))),
+            Request::CloseExecInput(number) => self.ask_exec(number, Some(ExecRequest::CloseInput)),
             Request::Execs => {
                 let detached = self.parts.kind.detached();
                 Answer::Execs(detached.map(|detached| detached.execs.numbers()).unwrap_or_default())
@@ -296,7 +303,7 @@ impl Supervision {
             ExecRequest::Stop { signal: number, .. } => {
                 number == 0 || signal_of_number(number.into()).is_some()
             }
-            ExecRequest::Kill | ExecRequest::Resize(_) => true,
+            ExecRequest::Kill | ExecRequest::Resize(_) | ExecRequest::CloseInput => true,
         });
         let Some(request) = request else { return Answer::Refused("there is no such signal".to_owned()) };
         let SandboxKind::Detached(detached) = &self.parts.kind else {

@@ -40,6 +40,8 @@ pub(crate) struct Terminal {
     /// Keeps the slave side open while no program has it: a program with this controlling terminal may open it again.
     _slave: OwnedFd,
     viewers: Vec<Viewer>,
+    /// A FIFO whose bytes are typed, and those that wait for a program that does not read.
+    input: Option<(OwnedFd, Vec<u8>)>,
     /// The modes that the programs have set.
     modes: Modes,
     /// A memfd with these modes, for the process that takes over.
@@ -83,6 +85,7 @@ impl Terminal {
             master,
             _slave: slave.try_clone()?,
             viewers: Vec::new(),
+            input: None,
             modes: Modes::default(),
             saved_modes: memfd_create(c"penfold-modes", MemfdFlags::CLOEXEC)?,
             patience,
@@ -180,11 +183,32 @@ impl Terminal {
         Ok(())
     }
 
-    /// Returns the descriptors to poll: terminal, timer, viewers.
+    /// Types what comes from this FIFO, which has a writer at any time.
+    pub(crate) fn type_from(&mut self, fifo: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&fifo, true)?;
+        self.input = Some((fifo, Vec::new()));
+        Ok(())
+    }
+
+    /// Moves bytes of the FIFO to the programs.
+    fn serve_input(&mut self, buffer: &mut [u8]) {
+        let Some((fifo, typed)) = &mut self.input else { return };
+        if typed.is_empty()
+            && let Ok(length) = rustix::io::read(&*fifo, &mut *buffer)
+        {
+            typed.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        }
+        if let Ok(length) = rustix::io::write(&self.master, typed) {
+            typed.drain(..length);
+        }
+    }
+
+    /// Returns the descriptors to poll: terminal, timer, viewers, the FIFO.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.has_unsent());
-        flags.set(PollFlags::OUT, self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
+        let is_typed = self.input.as_ref().is_some_and(|(_, typed)| !typed.is_empty());
+        flags.set(PollFlags::OUT, is_typed || self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
         // A disconnected viewer always reports POLLHUP.
         let polled = self.viewers.iter().filter(|viewer| !viewer.disconnected || viewer.typed.is_empty());
         let viewers = polled.map(|viewer| {
@@ -193,9 +217,12 @@ impl Terminal {
             flags.set(PollFlags::OUT, viewer.dropped > 0 || !viewer.unsent.is_empty());
             PollFd::new(&viewer.stream, flags)
         });
+        let input = self.input.iter().filter(|(_, typed)| typed.is_empty());
+        let input = input.map(|(fifo, _)| PollFd::new(fifo, PollFlags::IN));
         [PollFd::new(&self.master, flags), PollFd::new(&self.patience, PollFlags::IN)]
             .into_iter()
             .chain(viewers)
+            .chain(input)
     }
 
     /// Tells whether a viewer has not read the last output. As with any terminal, programs write only as fast as the
@@ -235,6 +262,7 @@ impl Terminal {
             self.viewers.iter_mut().for_each(|viewer| viewer.show(shown, self.no_waiting));
             any = true;
         }
+        self.serve_input(&mut buffer);
         // Text typed by disconnected viewers is written before newer text of others.
         let disconnected = self.viewers.iter().any(|viewer| viewer.disconnected);
         for viewer in &mut self.viewers {

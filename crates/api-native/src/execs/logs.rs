@@ -50,7 +50,7 @@ async fn logs(
     log_answer::answer((app, feeds), query, headers, open).await
 }
 
-fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {
+pub(super) fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {
     // A client that reads slowly gets the end long after it came.
     let held = execs::hold_exec_record(&files, number).map_err(FindExecError::Unreadable)?;
     let held = held.ok_or_else(|| FindExecError::Missing { number, id: files.name().to_owned() })?;

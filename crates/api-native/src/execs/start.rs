@@ -54,6 +54,9 @@ pub(super) struct CreateExec {
     stdin: Option<String>,
     /// The standard input, in Base64.
     stdin_base64: Option<String>,
+    /// Keep the input open: clients write into it with `attach`. Not together with `stdin`.
+    #[serde(default)]
+    open_input: bool,
     /// The time limit in milliseconds.
     timeout_ms: Option<u64>,
     /// The polite signal; default: that of the sandbox.
@@ -93,6 +96,10 @@ impl CreateExec {
         if self.terminal.is_some() && input.is_some() {
             return Err(Problem::field("stdin", "not together with `terminal`"));
         }
+        if self.open_input && input.is_some() {
+            return Err(Problem::field("open_input", "not together with `stdin`"));
+        }
+        start.open_input = self.open_input;
         start.stdin = input.map(|input| input_file(&input)).transpose().map_err(|error| {
             Problem::new(Kind::Internal, format!("cannot keep the input: {}", error_chain(&error)))
         })?;

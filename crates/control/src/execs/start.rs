@@ -34,6 +34,8 @@ pub struct ExecStart {
     /// The standard input; `None` means `/dev/null`. With a terminal, one end of a stream socket: the terminal's output
     /// is written to it, and bytes read from it are typed.
     pub stdin: Option<OwnedFd>,
+    /// Whether clients may write input while the command runs, with [`open_exec_input`](super::open_exec_input); not together with `stdin`.
+    pub open_input: bool,
     /// The size of the terminal, if the command gets one.
     pub terminal: Option<Size>,
     /// The time limit.
@@ -58,6 +60,7 @@ impl ExecStart {
             environment: Vec::new(),
             directory: None,
             stdin: None,
+            open_input: false,
             terminal: None,
             timeout: None,
             signal: None,
@@ -102,6 +105,7 @@ fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
         environment,
         directory,
         stdin,
+        open_input,
         terminal,
         timeout,
         signal,
@@ -123,7 +127,7 @@ fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
         detached: true,
         own_user,
         beside: false,
-        recorded: Some(RecordSettings { labels, log_limit, size: terminal }),
+        recorded: Some(RecordSettings { labels, log_limit, open_input, size: terminal }),
     };
     let null: &CStr = c"/dev/null";
     let input = match stdin {

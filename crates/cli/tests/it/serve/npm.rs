@@ -23,7 +23,11 @@ fn drive(client: &str, transport: &str) {
     std::fs::create_dir(&directory).unwrap();
     let mut node = Command::new("node");
     // Node 20 has the class for that only.
-    node.current_dir(&clients).arg("--experimental-websocket").arg("--import").arg("./hooks.mjs").arg("drive.mjs");
+    node.current_dir(&clients)
+        .arg("--experimental-websocket")
+        .arg("--import")
+        .arg("./hooks.mjs")
+        .arg("drive.mjs");
     node.arg(client).arg(format!("http://{}", server.address())).arg(&directory).arg(transport);
     // A cache of compiled code would stay in TMPDIR.
     let done = node.env("NODE_DISABLE_COMPILE_CACHE", "1").output().unwrap();
