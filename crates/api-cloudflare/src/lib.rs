@@ -5,6 +5,7 @@
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
 //! - `ports` — waits for a port; `git` — clones a repository.
+//! - `pty` — the terminal of a session.
 //! - `ws` — all routes over one WebSocket.
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
@@ -28,6 +29,7 @@ mod json_body;
 mod output;
 mod ports;
 mod processes;
+mod pty;
 mod remaining;
 mod request;
 mod sessions;
@@ -59,7 +61,7 @@ pub const DIALECT: Dialect = Dialect {
 
 /// Tells whether a request changes nothing. Over a socket comes anything.
 fn only_reads(method: &Method, path: &str) -> bool {
-    files::only_reads(method, path) && !ws::PATHS.contains(&path)
+    files::only_reads(method, path) && path != pty::PATH && !ws::PATHS.contains(&path)
 }
 
 /// Answers a request that reaches no route.
@@ -83,7 +85,7 @@ fn router(app: AppState) -> Router {
         .merge(git::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
-    finish(routes.merge(ws::routes(&over_sockets)), &api)
+    finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)), &api)
 }
 
 fn finish(routes: Router<ApiState>, api: &ApiState) -> Router {

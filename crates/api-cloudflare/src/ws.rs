@@ -46,13 +46,15 @@ pub(crate) fn routes(routes: &Router) -> Router<ApiState> {
 fn open(api: &ApiState, upgrade: Result<Upgrade, NoUpgrade>, routes: Router) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
-        Err(why) => {
-            let error = ApiError::new(Code::UnknownError, why.to_string());
-            return error.status(why.status()).into_response();
-        }
+        Err(why) => return no_upgrade(why).into_response(),
     };
     let largest = api.app.config.limits.body.saturating_add(ENVELOPE);
     upgrade.accept(&api.app, largest, move |socket| serve(socket, routes))
+}
+
+/// The answer to a request that is none for a socket.
+pub(crate) fn no_upgrade(why: NoUpgrade) -> ApiError {
+    ApiError::new(Code::UnknownError, why.to_string()).status(why.status())
 }
 
 /// What a client sends.

@@ -148,7 +148,7 @@ impl Upgrade {
 async fn run<F: Future<Output = ()>>(app: AppState, stream: Stream, serve: impl FnOnce(Socket) -> F) {
     let (sink, stream) = stream.split();
     let (sender, waiting) = mpsc::channel(WAITING);
-    let writing = tokio::spawn(write(sink, waiting, AppState::clone(&app)));
+    let writer = tokio::spawn(write(sink, waiting, AppState::clone(&app)));
     let (gone, peer_left) = tokio::sync::oneshot::channel();
     let receiver = SocketReceiver { app: AppState::clone(&app), stream, gone: Some(gone) };
     let socket = Socket { receiver, sender: SocketSender(sender) };
@@ -157,9 +157,9 @@ async fn run<F: Future<Output = ()>>(app: AppState, stream: Stream, serve: impl 
         () = app.revoked.begun() => {}
     }
     // All senders are gone now: what waits is written, and then the end.
-    let stop = writing.abort_handle();
+    let stop = writer.abort_handle();
     tokio::select! {
-        _ = writing => {}
+        _ = writer => {}
         Ok(()) = peer_left => stop.abort(),
     }
 }
