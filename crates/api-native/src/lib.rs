@@ -6,6 +6,7 @@
 //!
 //! Invariants: fields and kinds of problems are only ever added; an answer about an end comes after that end was observed.
 
+mod attach;
 mod documents;
 mod ending;
 mod events;
@@ -24,6 +25,7 @@ mod sandboxes;
 mod sessions;
 mod signal;
 mod sse;
+mod terminal;
 mod valid;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -64,10 +66,14 @@ pub const DIALECT: Dialect = Dialect {
     is_served: true,
 };
 
-/// Whether a request changes nothing. Over the socket of an exec comes input.
+/// Whether a request changes nothing. Over a socket comes input.
 fn only_reads(method: &Method, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    method.is_safe() && !matches!(parts.as_slice(), ["", "v1", "sandboxes", _, "execs", _, "attach"])
+    let is_socket = matches!(
+        parts.as_slice(),
+        ["", "v1", "sandboxes", _, "attach"] | ["", "v1", "sandboxes", _, "execs", _, "attach"]
+    );
+    method.is_safe() && !is_socket
 }
 
 /// Whether a path belongs to the native API. `/metrics` is the server's own; its callers are those of this API.
@@ -135,6 +141,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(lease::routes())
         .merge(pause::routes())
         .merge(logs::routes())
+        .merge(terminal::routes())
         .merge(files::routes())
         .merge(events::routes())
         .merge(host::routes())

@@ -48,7 +48,7 @@ async fn logs(
     log_answer::answer((app, feeds), query, headers, move |scope, from| open(scope, &id, from)).await
 }
 
-fn open(scope: &Scope, word: &str, from: LogPosition) -> Result<LogSource, Problem> {
+pub(super) fn open(scope: &Scope, word: &str, from: LogPosition) -> Result<LogSource, Problem> {
     let resolver = Resolver::new(scope.root());
     let known = find_sandbox(scope, word)?;
     let missing = || Problem::new(Kind::NotFound, format!("sandbox {} has no log", known.id));

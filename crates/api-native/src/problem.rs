@@ -257,9 +257,14 @@ impl Problem {
         ProblemDocument { r#type, title, status, detail: self.detail, remaining, candidates, holder }
     }
 
-    /// The document as JSON.
-    pub(crate) fn text(self) -> String {
-        serde_json::to_string(&self.document()).unwrap_or_default()
+    /// Tells whether it is of this kind.
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.kind == kind
+    }
+
+    /// The document as a value.
+    pub(crate) fn json(self) -> serde_json::Value {
+        serde_json::to_value(self.document()).unwrap_or_default()
     }
 
     fn with(mut self, lists: Lists) -> Problem {

@@ -213,7 +213,7 @@ impl Keys {
 }
 
 /// Writes all bytes; polls for room if the descriptor is nonblocking.
-fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(to, bytes) {
             Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),

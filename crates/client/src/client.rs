@@ -195,7 +195,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Response<Incoming>, Error> {
         let response = self.request(method, path, headers, body).await?;
-        if response.status().is_success() {
+        if response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
         let status = response.status();
@@ -270,7 +270,7 @@ where
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Runs for as long as the answer is read; its errors reach the reader of the answer.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     sender.send_request(request).await
 }
 

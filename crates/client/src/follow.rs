@@ -17,12 +17,14 @@ use crate::events::Events;
 /// Bytes from one stream, read at one time.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LogFrame {
-    /// The offset of the first byte.
+    /// The offset of the first byte; 0 for what a terminal shows.
+    #[serde(default)]
     pub offset: u64,
     /// The stream.
     #[serde(deserialize_with = "stream")]
     pub stream: Stream,
-    /// The time of the read, in nanoseconds since 1970.
+    /// The time of the read, in nanoseconds since 1970; 0 for what a terminal shows.
+    #[serde(default)]
     pub time_ns: u64,
     #[serde(default)]
     text: Option<String>,
@@ -152,7 +154,7 @@ impl<'a> Follow<'a> {
             None => Err(self.client.lost("the stream ended before the log did")),
             Some(Received::Comment) => Ok(Some(LogEvent::Silence)),
             Some(Received::Event(event)) => {
-                let parsed = self.parse(&event)?;
+                let parsed = parse(self.client, &event)?;
                 if event.id.is_some() {
                     self.last_id = event.id;
                 }
@@ -160,23 +162,23 @@ impl<'a> Follow<'a> {
             }
         }
     }
+}
 
-    /// Reads an event; `None` for a name that a newer server may send.
-    fn parse(&self, event: &Event) -> Result<Option<LogEvent>, Error> {
-        fn read<'a, T: Deserialize<'a>>(client: &Client, event: &'a Event) -> Result<T, Error> {
-            serde_json::from_str(&event.data).map_err(|error| client.foreign(&error))
-        }
-        let gap = || read::<Gap>(self.client, event).map(|gap| gap.bytes);
-        Ok(Some(match event.name.as_str() {
-            "stdout" | "stderr" => LogEvent::Output(read(self.client, event)?),
-            "lagged" => LogEvent::Missed(gap()?),
-            "lost" => LogEvent::Lost(gap()?),
-            "damaged" => LogEvent::Damaged(gap()?),
-            "end" => LogEvent::End(read(self.client, event)?),
-            "error" => return Err(Error::Problem(Box::new(read::<Problem>(self.client, event)?))),
-            _ => return Ok(None),
-        }))
+/// Reads an event; `None` for a name that a newer server may send.
+pub(crate) fn parse(client: &Client, event: &Event) -> Result<Option<LogEvent>, Error> {
+    fn read<'a, T: Deserialize<'a>>(client: &Client, event: &'a Event) -> Result<T, Error> {
+        serde_json::from_str(&event.data).map_err(|error| client.foreign(&error))
     }
+    let gap = || read::<Gap>(client, event).map(|gap| gap.bytes);
+    Ok(Some(match event.name.as_str() {
+        "stdout" | "stderr" => LogEvent::Output(read(client, event)?),
+        "lagged" => LogEvent::Missed(gap()?),
+        "lost" => LogEvent::Lost(gap()?),
+        "damaged" => LogEvent::Damaged(gap()?),
+        "end" => LogEvent::End(read(client, event)?),
+        "error" => return Err(Error::Problem(Box::new(read::<Problem>(client, event)?))),
+        _ => return Ok(None),
+    }))
 }
 
 fn stream<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Stream, D::Error> {

@@ -23,6 +23,7 @@
 //! ```
 
 mod address;
+mod attach;
 #[cfg_attr(not(feature = "http"), path = "no_client.rs")]
 mod client;
 mod encode;
@@ -31,10 +32,14 @@ mod event_parser;
 #[cfg_attr(not(feature = "http"), path = "no_events.rs")]
 mod events;
 mod follow;
+#[cfg_attr(not(feature = "http"), path = "no_socket.rs")]
+mod socket;
 
 pub use address::{InvalidHost, ServerAddress};
+pub use attach::Attach;
 pub use client::{Client, Method};
 pub use encode::{encode_base64, encode_word};
 pub use error::{Error, Problem, RECONNECT};
 pub use event_parser::{Event, EventParser, Received};
 pub use follow::{Follow, LogEnd, LogEvent, LogFrame, LogRange};
+pub use socket::TerminalSize;

@@ -4,33 +4,32 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::{Body, Bytes, HttpBody as _};
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use penfold_client::{Event, EventParser, Received};
 use penfold_control::execs;
 use penfold_server::AppState;
 use penfold_server::execs::{find_exec, write_input};
-use penfold_server::sockets::{Closed, Message, NoUpgrade, Socket, SocketReceiver, SocketSender, Upgrade};
+use penfold_server::sockets::{Message, NoUpgrade, Socket, SocketReceiver, SocketSender, Upgrade};
 use penfold_state::Files;
 use penfold_state::wire::Size;
+use rustix::process::Signal;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::logs;
 use super::problems::exec_problem;
-use super::running::TerminalSize;
+use crate::attach::{self, ClientMessage};
 use crate::extract::{Path, Query};
 use crate::log_answer::{self, LogFeeds, LogQuery};
+use crate::model::TerminalSize;
 use crate::problem::{Kind, Problem};
 
-/// The largest message of a client.
-const LARGEST: usize = 1 << 20;
 /// The messages with input that wait for the command. While one more waits, nothing else of the client is read.
 const WAITING: usize = 16;
 /// The time that the input of a client that has left has to reach the command.
@@ -40,34 +39,24 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(attach))
 }
 
-/// Where to begin.
+/// Where to begin, and what happens when the client leaves.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AttachQuery {
-    /// An offset of an earlier event. Without it, at the oldest output that is kept.
+    /// The `id` of an earlier event. Without it, at the oldest output that is kept.
     offset: Option<u64>,
     /// Begin this many lines before the end.
     lines: Option<u64>,
-}
-
-/// A text message of a client. A binary message is input.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum ClientMessage {
-    /// Input, as text.
-    Input(String),
-    /// The end of the input; a terminal has none.
-    EndInput(bool),
-    /// The size of the terminal.
-    Resize(TerminalSize),
-    /// A signal for the command, by name or number.
-    Signal(String),
+    /// Stop the exec, with SIGHUP, when this client leaves or its connection is lost.
+    #[serde(default)]
+    ends_with_client: bool,
 }
 
 /// Opens a WebSocket with the output of an exec, from any offset and to its end, and with its input. A text message of the server is an event
-/// of a followed log with the fields `event`, `id` and `data`. A binary message of the client is input, a text message a `ClientMessage`.
-/// Any number of clients may attach; one that leaves ends nothing.
+/// of a followed log, with `event`, `id` and `data`; `refused` has the problem of a message of the client, `input_ended` comes once the command
+/// can read the end of its input. A binary message of the client is input, a text message one of `{"input": "text"}`, `{"end_input": true}`,
+/// `{"resize": {"rows": 24, "columns": 80}}` and `{"signal": "INT"}`. Any number of clients may attach.
 #[utoipa::path(
     get, path = "/sandboxes/{id}/execs/{number}/attach", tag = "execs", operation_id = "attachExec",
     params(
@@ -83,17 +72,21 @@ async fn attach(
     State(app): State<AppState>,
     Extension(feeds): Extension<LogFeeds>,
     Path((id, number)): Path<(String, u32)>,
-    Query(AttachQuery { offset, lines }): Query<AttachQuery>,
+    Query(query): Query<AttachQuery>,
     upgrade: Result<Upgrade, NoUpgrade>,
 ) -> Result<Response, Problem> {
     let upgrade = upgrade.map_err(|why| Problem::new(Kind::BadRequest, why.to_string()))?;
     let exec = app.engine.call(move |scope| find_exec(scope, &id, number)).await??;
     let files = exec.files.clone();
-    let query = LogQuery::followed(offset, lines);
+    let wanted = LogQuery::followed(query.offset, query.lines);
     let open = move |_: &_, from| logs::source(files, number, from);
-    let output = log_answer::answer((AppState::clone(&app), feeds), query, HeaderMap::new(), open).await?;
+    let log = log_answer::answer((AppState::clone(&app), feeds), wanted, HeaderMap::new(), open).await?;
     let attached = Attached { app: AppState::clone(&app), files: exec.files, number };
-    Ok(upgrade.accept(&app, LARGEST, move |socket| attached.serve(socket, output.into_body())))
+    Ok(upgrade.accept(&app, attach::LARGEST, async move |socket| {
+        if !attached.serve(socket, log.into_body()).await && query.ends_with_client {
+            attached.hang_up().await;
+        }
+    }))
 }
 
 /// A client that is attached to an exec.
@@ -110,14 +103,12 @@ enum Input {
 }
 
 impl Attached {
-    /// Serves the socket until the end of the output was sent, or the client leaves.
-    async fn serve(self, socket: Socket, output: Body) {
+    /// Serves the socket until the end of the output was sent, or the client leaves: then this returns `false`.
+    async fn serve(&self, socket: Socket, log: Body) -> bool {
         let (mut receiver, sender) = socket.split();
         let (input, waiting) = mpsc::channel(WAITING);
-        let shown = show(output, &sender);
-        let typed = self.write(waiting, &sender);
-        let heard = self.hear(&mut receiver, input, &sender);
-        let (mut typed, mut heard) = (pin!(typed), pin!(heard));
+        let mut typed = pin!(self.write(waiting, &sender));
+        let mut heard = pin!(self.hear(&mut receiver, input, &sender));
         let left = async {
             let mut has_typed = false;
             loop {
@@ -126,13 +117,26 @@ impl Attached {
                     () = heard.as_mut() => break,
                 }
             }
+            // What it typed before it left reaches the command.
             if !has_typed {
                 let _ = tokio::time::timeout(LAST_INPUT, typed).await;
             }
         };
         tokio::select! {
-            _ = shown => {}
-            () = left => {}
+            shown = attach::show(log, &sender) => shown.is_ok(),
+            () = left => self.app.drain.has_begun(),
+        }
+    }
+
+    /// Stops the exec because its client has left.
+    async fn hang_up(&self) {
+        let (files, number) = (self.files.clone(), self.number);
+        let begun = self
+            .app
+            .engine
+            .call(move |_| execs::begin_stop(&files, number, Some(Signal::HUP.as_raw()), None));
+        if let Ok(Err(error)) = begun.await {
+            tracing::debug!(number, %error, "the exec of a client that has left is not stopped");
         }
     }
 
@@ -150,7 +154,7 @@ impl Attached {
                 },
             };
             if let Err(problem) = done
-                && tell(sender, problem).await.is_err()
+                && attach::refuse(sender, problem).await.is_err()
             {
                 return;
             }
@@ -171,10 +175,8 @@ impl Attached {
                 return Ok(());
             }
             ClientMessage::Resize(TerminalSize { rows, columns }) => {
-                self.app
-                    .engine
-                    .call(move |_| execs::resize_exec(&files, number, Size { rows, columns }))
-                    .await?
+                let size = Size { rows, columns };
+                self.app.engine.call(move |_| execs::resize_exec(&files, number, size)).await?
             }
             ClientMessage::Signal(signal) => {
                 let signal = crate::signal::parse_signal("signal", &signal)?.as_raw();
@@ -191,51 +193,36 @@ impl Attached {
             if is_closed {
                 continue;
             }
-            let (files, number) = (self.files.clone(), self.number);
-            let done = match input {
-                Input::Bytes(bytes) => write_input(&self.app.engine, &files, number, &bytes)
-                    .await
-                    .map_err(|error| Problem::new(Kind::Refused, error.to_string())),
-                Input::End => {
-                    match self.app.engine.call(move |_| execs::close_exec_input(&files, number)).await {
-                        Ok(done) => done.map_err(exec_problem),
-                        Err(error) => Err(error.into()),
-                    }
+            let told = match self.write_one(input).await {
+                Ok(ended) if ended => attach::tell(sender, "input_ended", &json!({})).await,
+                Ok(_) => Ok(()),
+                Err(problem) => {
+                    is_closed = true;
+                    attach::refuse(sender, problem).await
                 }
             };
-            if let Err(problem) = done {
-                is_closed = true;
-                if tell(sender, problem).await.is_err() {
-                    return;
-                }
+            if told.is_err() {
+                return;
             }
         }
     }
-}
 
-/// Sends the events of a followed log, to its end.
-async fn show(output: Body, sender: &SocketSender) -> Result<(), Closed> {
-    let mut output = pin!(output);
-    let mut events = EventParser::default();
-    while let Some(Ok(frame)) = std::future::poll_fn(|context| output.as_mut().poll_frame(context)).await {
-        events.feed(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
-        while let Some(received) = events.take() {
-            if let Received::Event(event) = received {
-                sender.send(Message::Text(event_text(&event))).await?;
+    /// Writes input. Returns whether it has ended.
+    async fn write_one(&self, input: Input) -> Result<bool, Problem> {
+        let (files, number) = (self.files.clone(), self.number);
+        match input {
+            Input::Bytes(bytes) => {
+                let written = write_input(&self.app.engine, &files, number, &bytes).await;
+                written.map(|()| false).map_err(|error| Problem::new(Kind::Refused, error.to_string()))
+            }
+            Input::End => {
+                self.app
+                    .engine
+                    .call(move |_| execs::close_exec_input(&files, number))
+                    .await?
+                    .map_err(exec_problem)?;
+                Ok(true)
             }
         }
     }
-    Ok(())
-}
-
-/// The message of an event, whose data is JSON.
-fn event_text(Event { name, id, data }: &Event) -> String {
-    let (name, id) = (Value::from(name.as_str()), json!(id));
-    format!(r#"{{"event":{name},"id":{id},"data":{data}}}"#)
-}
-
-/// Tells the client what is wrong with its message. The socket goes on.
-async fn tell(sender: &SocketSender, problem: Problem) -> Result<(), Closed> {
-    let data = problem.text();
-    sender.send(Message::Text(event_text(&Event { name: "refused".to_owned(), id: None, data }))).await
 }

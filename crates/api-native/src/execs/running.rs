@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 
 use super::problems::exec_problem;
 use crate::extract::{Json, Path};
+use crate::model::TerminalSize;
 use crate::problem::{Kind, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -54,18 +55,6 @@ async fn signal(
         })
         .await??;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// The size of a terminal, in characters.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TerminalSize {
-    /// Lines.
-    #[schema(value_type = u16)]
-    pub(super) rows: u16,
-    /// Columns.
-    #[schema(value_type = u16)]
-    pub(super) columns: u16,
 }
 
 /// Sets the size of the terminal of an exec.

@@ -26,9 +26,9 @@ use utoipa_axum::routes;
 
 use super::Exec;
 use super::problems::exec_problem;
-use super::running::TerminalSize;
 use crate::extract::{Json, Path, Query};
 use crate::log_answer::too_many;
+use crate::model::TerminalSize;
 use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
 use crate::signal::parse_signal;

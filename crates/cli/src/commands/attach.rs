@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_control::{ANSWER, SupervisorClient};
-use penfold_state::Outcome;
 use penfold_state::wire::{Answer, ReceiveResult, Request};
+use penfold_state::{Outcome, Report};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -18,7 +18,10 @@ use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::relay::{self, End, Raw, Relay};
 use crate::sandboxes::connect::connect;
-use crate::sandboxes::{conclude, find};
+use crate::sandboxes::find::Miss;
+use crate::sandboxes::on_server::terminal::{Left, RemoteTerminal, terminal_path};
+use crate::sandboxes::on_server::{OnServer, path, wait_for_end};
+use crate::sandboxes::{Sandboxes as _, conclude, find};
 use crate::text::summary;
 use crate::value::{self, Keys};
 use crate::{exit_codes, output, surroundings};
@@ -38,10 +41,13 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold attach shell", "attach; Ctrl-P Ctrl-Q disconnects"),
         ("penfold attach --no-stdin shell", "watch the output only"),
         ("penfold attach --detach-keys ctrl-x,d shell", "use other keys to disconnect"),
+        ("penfold --host http://127.0.0.1:3000 attach shell", "attach to a sandbox of a server"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: AttachArgs::augment_args,
-    places: Places::Hosts,
+    places: Places::All(|global, client, matches| {
+        attach_on_server(global, &OnServer(client), &usage::read(&VERB, matches)?)
+    }),
     call: |global, matches| attach(global, &usage::read(&VERB, matches)?),
 };
 
@@ -115,6 +121,34 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
         };
         attached = next;
     }
+}
+
+/// Attaches to the terminal of a sandbox on a server.
+fn attach_on_server(global: &Global, sandboxes: &OnServer, args: &AttachArgs) -> Result<u8, Failure> {
+    let client = &sandboxes.0;
+    let id = sandboxes.find(&args.id).map_err(Miss::into_failure)?.id;
+    let typed = !args.no_stdin;
+    let terminal = RemoteTerminal {
+        client,
+        path: terminal_path(&id),
+        from_start: false,
+        typed,
+        ends_with_input: true,
+        keys: &args.detach_keys.0,
+    };
+    let left = terminal
+        .show()
+        .map_err(|failure| failure.hint("`penfold run -d -t` starts a sandbox with a terminal"))?;
+    if let Left::Viewer(end) = left {
+        let why = if end == End::InputEnded { " at EOF on standard input" } else { "" };
+        output::message(&format!("penfold: left {id}{why}; the sandbox keeps running\n"));
+        return Ok(exit_codes::SUCCESS);
+    }
+    let lost = |error| Failure::from(error).with_kind(FailureKind::Unverified);
+    wait_for_end(client, &id, None).map_err(lost)?;
+    let report = client.persist(false, |client| client.get::<Report>(&format!("{}/report", path(&id))));
+    let outcome = Outcome::of(&report.map_err(lost)?, None);
+    conclude(global, &outcome, &id)
 }
 
 /// Refuses a caller inside the sandbox: its output would come back as new output of the sandbox, endlessly.

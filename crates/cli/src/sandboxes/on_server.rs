@@ -1,6 +1,7 @@
 //! The sandboxes of a server.
 
 pub(crate) mod foreground;
+pub(crate) mod terminal;
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};

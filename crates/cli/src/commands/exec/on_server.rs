@@ -1,10 +1,11 @@
 //! `exec` on a server.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::{self, IsTerminal as _};
 
 use penfold_client::{Client, Error, Method};
 use penfold_state::time::whole_millis;
+use penfold_state::wire::Size;
 use penfold_state::{Outcome, Report};
 use penfold_teardown::Survivor;
 use serde::Deserialize;
@@ -14,11 +15,13 @@ use super::ExecArgs;
 use crate::args::bounds::{self, Bounds};
 use crate::args::user::UserArgs;
 use crate::args::verb::Global;
-use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::failure::{Failure, FailureKind};
+use crate::relay;
 use crate::sandboxes::Sandboxes as _;
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::find::Miss;
 use crate::sandboxes::on_server::foreground::{Signals, copy_output};
+use crate::sandboxes::on_server::terminal::{RemoteTerminal, exchange};
 use crate::sandboxes::on_server::{OnServer, path as path_of};
 use crate::text::{lines, summary};
 use crate::{exit_codes, output, variables};
@@ -45,8 +48,8 @@ pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Re
     if args.detach {
         bounds::refuse_code_flags(args.bounds.preserve_status, false)?;
     }
-    if args.tty {
-        let sentence = "a command on a server gets no terminal of this one: leave out `--tty`";
+    if args.tty && args.interactive && !io::stdin().is_terminal() {
+        let sentence = "standard input is not a terminal; leave out `-t`";
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -64,7 +67,10 @@ pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Re
             .with_kind(FailureKind::Unverified)
             .hint(format!("`{name}` may still run in sandbox {id}"))
     };
-    copy_output(client, &path, &signals).map_err(lost)?;
+    converse(client, args, &path, &signals).map_err(|failure| {
+        let hint = format!("`{name}` may still run in sandbox {id}");
+        failure.with_kind(FailureKind::Unverified).hint(hint)
+    })?;
     if let Some(left) = wait(client, &path).map_err(lost)? {
         let mut text = String::new();
         for survivor in left {
@@ -83,8 +89,37 @@ pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Re
     report.id = format!("exec in {id}");
     signals.attribute(&mut report);
     let outcome = Outcome::of(&report, None);
-    output::message(&summary::of(&outcome, global.verbose > 0, global.quiet));
+    if !args.tty {
+        output::message(&summary::of(&outcome, global.verbose > 0, global.quiet));
+    }
     conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
+}
+
+/// Copies output, and input if there is any, until the command has ended.
+fn converse(client: &Client, args: &ExecArgs, path: &str, signals: &Signals) -> Result<(), Failure> {
+    // Without its client, nobody would end its input.
+    let attach = format!("{path}/attach?ends_with_client=true");
+    if args.tty {
+        let terminal = RemoteTerminal {
+            client,
+            path: attach,
+            from_start: false,
+            typed: args.interactive,
+            ends_with_input: false,
+            keys: &[],
+        };
+        return terminal.show().map(drop);
+    }
+    let copied =
+        if args.interactive { exchange(client, attach, signals) } else { copy_output(client, path, signals) };
+    let Err(error) = copied else { return Ok(()) };
+    if args.interactive {
+        // The command must not wait for the rest of its input for ever, nor take a part of it for the whole.
+        let _ = client.persist(false, |client| {
+            client.call::<Value>(Method::POST, &format!("{path}/kill"), &[], &json!({}))
+        });
+    }
+    Err(error.into())
 }
 
 /// Waits until the exec has ended; returns what is left of it after the patience.
@@ -122,8 +157,8 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
 
 /// The body of the request.
 fn body(args: &ExecArgs) -> Result<Value, Failure> {
-    // A detached command is one for whose end the client does not wait. `--tty` was refused, and the path has the id.
-    let ExecArgs { interactive, tty: _, detach: _, bounds, user: UserArgs { user }, beside, id: _, command } =
+    // A detached command is one for whose end the client does not wait. The path has the id.
+    let ExecArgs { interactive, tty, detach: _, bounds, user: UserArgs { user }, beside, id: _, command } =
         args;
     if user.is_some() {
         let sentence = "`--user` works on this host only, not on a server";
@@ -136,18 +171,20 @@ fn body(args: &ExecArgs) -> Result<Value, Failure> {
     let mut body = Map::new();
     let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
     put("command", json!(texts(command)?));
-    put_bounds(bounds, &mut put)?;
-    if *interactive {
-        put("stdin_base64", json!(penfold_client::encode_base64(&input()?)));
+    put_bounds(bounds, *tty, &mut put)?;
+    put("open_input", json!(interactive));
+    if *tty {
+        let Size { rows, columns } = relay::size();
+        put("terminal", json!({ "rows": rows, "columns": columns }));
     }
     Ok(Value::Object(body))
 }
 
 /// Adds environment, directory, time limit and stop.
-fn put_bounds(bounds: &Bounds, put: &mut impl FnMut(&str, Value)) -> Result<(), Failure> {
+fn put_bounds(bounds: &Bounds, has_terminal: bool, put: &mut impl FnMut(&str, Value)) -> Result<(), Failure> {
     // The client exits with the code that `--preserve-status` asks for.
     let Bounds { timeout: _, grace, signal, preserve_status: _, env: _, env_file: _, workdir } = bounds;
-    put("env", json!(environment(bounds)?));
+    put("env", json!(environment(bounds, has_terminal)?));
     if let Some(dir) = workdir {
         put("dir", json!(text(dir.as_os_str())?));
     }
@@ -172,9 +209,13 @@ fn text(word: &OsStr) -> Result<&str, Failure> {
     })
 }
 
-/// The variables of `-e`; without a value, the caller's. The server adds only a few of its own.
-fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
+/// The variables of `-e`; without a value, the caller's. The server adds only a few of its own. A command with a terminal gets the kind of
+/// the caller's.
+fn environment(bounds: &Bounds, has_terminal: bool) -> Result<Map<String, Value>, Failure> {
     let mut variables = Map::new();
+    if let Some(kind) = variables::get(OsStr::new("TERM")).filter(|_| has_terminal) {
+        variables.insert("TERM".to_owned(), json!(text(&kind)?));
+    }
     for setting in &bounds.env()? {
         let value = setting.value.clone().or_else(|| variables::get(&setting.key));
         if let Some(value) = value {
@@ -182,25 +223,4 @@ fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
         }
     }
     Ok(variables)
-}
-
-/// A server takes requests of at most 16 MiB. Base64 has four bytes for three, and the command needs room, too.
-const INPUT_LIMIT_MIB: u64 = 11;
-
-/// Reads standard input to its end, or up to what no server takes: the server takes it whole.
-fn input() -> Result<Vec<u8>, Failure> {
-    if io::stdin().is_terminal() {
-        let sentence = "standard input is a terminal, and a server takes it only whole";
-        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("pass a file or a pipe"));
-    }
-    let mut bytes = Vec::new();
-    let limit = INPUT_LIMIT_MIB << 20;
-    let count = io::stdin().lock().take(limit).read_to_end(&mut bytes);
-    let count = count.or_fail(FailureKind::NotStarted, "cannot read standard input")?;
-    if u64::try_from(count).unwrap_or(limit) >= limit {
-        let sentence = format!("standard input has {INPUT_LIMIT_MIB} MiB or more, and a server takes less");
-        return Err(Failure::new(FailureKind::NotStarted, sentence)
-            .hint("copy a file into the sandbox, or use `--host ssh://HOST`, which passes standard input on as it comes"));
-    }
-    Ok(bytes)
 }

@@ -15,6 +15,7 @@ use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::on_server::foreground::{Signals, copy_output};
+use crate::sandboxes::on_server::terminal::{RemoteTerminal, terminal_path};
 use crate::sandboxes::on_server::{path, request_end, wait_for_end};
 use crate::{exit_codes, output};
 
@@ -42,7 +43,21 @@ pub(super) fn run(
             .with_kind(FailureKind::Unverified)
             .hint(format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code"))
     };
-    copy_output(client, &path, &signals).map_err(lost)?;
+    if body.terminal {
+        let hint = format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code");
+        // From the beginning of its output: the command may have ended before.
+        let terminal = RemoteTerminal {
+            client,
+            path: terminal_path(&id),
+            from_start: true,
+            typed: caller.interactive,
+            ends_with_input: false,
+            keys: &[],
+        };
+        terminal.show().map_err(|failure| failure.with_kind(FailureKind::Unverified).hint(hint))?;
+    } else {
+        copy_output(client, &path, &signals).map_err(lost)?;
+    }
     let end = wait_for_end(client, &id, None).map_err(lost)?;
     let ended = client.persist(false, |client| client.get::<Report>(&format!("{path}/report")));
     let mut ended = match ended {

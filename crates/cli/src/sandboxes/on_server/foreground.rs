@@ -145,9 +145,18 @@ fn listen(client: &Client, came: &SignalFd, shared: &Mutex<Target>) {
 /// Copies the output of a command to standard output and standard error, until its end.
 pub(crate) fn copy_output(client: &Client, path: &str, signals: &Signals) -> Result<(), Error> {
     let mut follow = Follow::new(client, format!("{path}/logs?follow=true"));
+    copy_events(client, signals, || follow.next_event())
+}
+
+/// Copies the output in these events to standard output and standard error, until the last one.
+pub(crate) fn copy_events(
+    client: &Client,
+    signals: &Signals,
+    mut next: impl FnMut() -> Result<LogEvent, Error>,
+) -> Result<(), Error> {
     let mut hung_up = false;
     loop {
-        match follow.next_event()? {
+        match next()? {
             LogEvent::Output(frame) => {
                 if !hung_up && write(frame).is_err() {
                     hung_up = true;

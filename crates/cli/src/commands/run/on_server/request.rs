@@ -1,5 +1,7 @@
 //! `run` on a server: each part of a request goes to the server, is done by this client, or is refused by name.
 
+use std::ffi::OsStr;
+
 use penfold_launch::caller::{Caller, Codes};
 use penfold_launch::profile::refuse_other_profiles;
 use penfold_launch::{checks, spec};
@@ -34,9 +36,19 @@ pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Fa
         let (lease_ms, idle_timeout_ms) = (time(spec.lease_ms), time(spec.idle_timeout_ms));
         return Ok(SandboxSpec { lease_ms, idle_timeout_ms, ..spec });
     }
+    let spec = with_kind_of_terminal(spec);
     let is_leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     // The record of a foreground sandbox is in nobody's way: this client removes it.
     Ok(SandboxSpec { lease_ms: is_leased.then(|| whole_millis(LEASE)), remove_at_end: false, ..spec })
+}
+
+/// Gives a command with a terminal the kind of this one.
+fn with_kind_of_terminal(mut spec: SandboxSpec) -> SandboxSpec {
+    let kind = variables::get(OsStr::new("TERM")).and_then(|kind| kind.into_string().ok());
+    if let Some(kind) = kind.filter(|_| spec.terminal) {
+        spec.env.entry("TERM".to_owned()).or_insert(kind);
+    }
+    spec
 }
 
 /// Refuses what a server cannot do for its caller.
@@ -66,8 +78,7 @@ fn refuse_callers_flags(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failu
         (owner.is_some(), "--owner", ""),
         (outside, "--outside", UNRELATED),
         (stop_on_interrupt, "--stop-on-interrupt", INTERRUPT),
-        (interactive && !detach, "--interactive", EMPTY_INPUT),
-        (spec.terminal && !detach, "--tty", NO_TERMINAL),
+        (interactive && !detach && !spec.terminal, "--interactive", EMPTY_INPUT),
         (kills && !detach, "--on-owner-exit kill", LEASED),
         (kills && detach, "--on-owner-exit kill", OWNERLESS),
         (stops && detach, "--on-owner-exit stop", OWNERLESS),
@@ -121,7 +132,6 @@ const LEASED: &str =
     "`--on-owner-exit stop`: a server stops the sandbox when its client has been gone for a minute";
 const OWNERLESS: &str = "leave it out: a detached sandbox of a server has no owner; `--ttl` limits its time";
 const UNRELATED: &str = "leave it out: a server's sandbox is no member of the one around its client";
-const NO_TERMINAL: &str = "leave it out: the command of a server gets no terminal of this one";
 
 /// Refuses the first flag that was given. Each has its name, and a hint or none.
 fn refuse(flags: &[(bool, &'static str, &'static str)]) -> Result<(), Failure> {
@@ -169,9 +179,9 @@ mod tests {
         ("ipc=private", &[], Sent("ipc"), Sent("ipc")),
         ("unit=none", &[], Refused, Refused),
         ("detach", &[], Sent("lease_ms"), Here),
-        ("tty", &[], Refused, Sent("terminal")),
+        ("tty", &[], Sent("terminal"), Sent("terminal")),
         ("interactive", &[], Refused, Refused),
-        ("interactive", &["--tty"], Refused, Sent("terminal")),
+        ("interactive", &["--tty"], Sent("terminal"), Sent("terminal")),
         ("rm", &[], Here, Sent("remove_at_end")),
         ("on-owner-exit=keep", &[], Sent("lease_ms"), Here),
         ("on-owner-exit=stop", &[], Here, Refused),
