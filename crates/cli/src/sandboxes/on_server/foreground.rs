@@ -50,6 +50,8 @@ impl Signals {
         // A signal that the caller ignores, as nohup(1) does, stays ignored.
         let numbers = ENDING.into_iter().map(Signal::as_raw).filter(|&number| !signal::is_ignored(number));
         let set = SignalSet::of(numbers);
+        // Who shows a terminal waits for it: no thread may take it.
+        let _ = signal::block_signals(&SignalSet::of([Signal::WINCH.as_raw()]));
         let sentence = "cannot wait for signals";
         signal::block_signals(&set).or_fail(FailureKind::NotStarted, sentence)?;
         let came = SignalFd::open(&set).or_fail(FailureKind::NotStarted, sentence)?;
