@@ -18,7 +18,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_websockets::{CloseCode, Limits, ServerBuilder, WebSocketStream};
 
 use crate::app::AppState;
@@ -148,8 +148,8 @@ impl Upgrade {
 async fn run<F: Future<Output = ()>>(app: AppState, stream: Stream, serve: impl FnOnce(Socket) -> F) {
     let (sink, stream) = stream.split();
     let (sender, waiting) = mpsc::channel(WAITING);
-    let writer = tokio::spawn(write(sink, waiting, AppState::clone(&app)));
-    let (gone, peer_left) = tokio::sync::oneshot::channel();
+    let (gone, peer_left) = oneshot::channel();
+    let writer = tokio::spawn(write(sink, waiting, peer_left, AppState::clone(&app)));
     let receiver = SocketReceiver { app: AppState::clone(&app), stream, gone: Some(gone) };
     let socket = Socket { receiver, sender: SocketSender(sender) };
     tokio::select! {
@@ -157,15 +157,23 @@ async fn run<F: Future<Output = ()>>(app: AppState, stream: Stream, serve: impl 
         () = app.revoked.begun() => {}
     }
     // All senders are gone now: what waits is written, and then the end.
-    let stop = writer.abort_handle();
+    let _ = writer.await;
+}
+
+/// Writes the messages of all senders, and then the end. If the peer has left, nothing more is written or waits.
+async fn write(
+    sink: SplitSink<Stream, tokio_websockets::Message>,
+    waiting: mpsc::Receiver<Sent>,
+    peer_left: oneshot::Receiver<()>,
+    app: AppState,
+) {
     tokio::select! {
-        _ = writer => {}
-        Ok(()) = peer_left => stop.abort(),
+        () = write_all(sink, waiting, app) => {}
+        Ok(()) = peer_left => {}
     }
 }
 
-/// Writes the messages of all senders, and then the end.
-async fn write(
+async fn write_all(
     mut sink: SplitSink<Stream, tokio_websockets::Message>,
     mut waiting: mpsc::Receiver<Sent>,
     app: AppState,
@@ -220,7 +228,7 @@ pub struct SocketReceiver {
     app: AppState,
     stream: SplitStream<Stream>,
     /// Told once the peer is gone.
-    gone: Option<tokio::sync::oneshot::Sender<()>>,
+    gone: Option<oneshot::Sender<()>>,
 }
 
 impl std::fmt::Debug for SocketReceiver {
@@ -246,6 +254,9 @@ impl SocketReceiver {
                 }
                 Some(Ok(message)) if !message.is_close() => {}
                 _ => {
+                    // The answer to the end of the peer, or why its message is not taken.
+                    let answer = async { while let Some(Ok(_)) = self.stream.next().await {} };
+                    let _ = tokio::time::timeout(LAST_WORD, answer).await;
                     if let Some(gone) = self.gone.take() {
                         let _ = gone.send(());
                     }

@@ -15,6 +15,7 @@ mod npm;
 mod promptness;
 mod tenants;
 mod watch;
+pub mod websocket;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,6 @@
 //! The native API, below `/v1`.
 
+mod attach;
 mod confined;
 mod endings;
 mod execs;
