@@ -6,12 +6,15 @@ mod error;
 mod list;
 mod path;
 mod read;
+mod stream;
 
 use axum::Router;
 use axum::http::Method;
 use axum::routing::post;
 
 use super::api::ApiState;
+
+pub(crate) use stream::{READ_RAW, SIZE, WRITE_STREAM, stream_routes};
 
 /// The routes that change nothing although their method is POST.
 const READS: [&str; 4] = ["/api/read", "/api/read/stream", "/api/list-files", "/api/exists"];

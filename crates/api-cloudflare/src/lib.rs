@@ -6,7 +6,7 @@
 //! - `processes` — background commands: recorded execs beside the shell.
 //! - `ports` — waits for a port; `git` — clones a repository.
 //! - `pty` — the terminal of a session.
-//! - `ws` — all routes over one WebSocket.
+//! - `ws` — all routes over one WebSocket; `rpc` — the same as calls of methods.
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
 //!
@@ -32,6 +32,7 @@ mod processes;
 mod pty;
 mod remaining;
 mod request;
+mod rpc;
 mod sessions;
 mod sse;
 mod time;
@@ -61,7 +62,7 @@ pub const DIALECT: Dialect = Dialect {
 
 /// Tells whether a request changes nothing. Over a socket comes anything.
 fn only_reads(method: &Method, path: &str) -> bool {
-    files::only_reads(method, path) && path != pty::PATH && !ws::PATHS.contains(&path)
+    files::only_reads(method, path) && ![pty::PATH, rpc::PATH].contains(&path) && !ws::PATHS.contains(&path)
 }
 
 /// Answers a request that reaches no route.
@@ -85,7 +86,9 @@ fn router(app: AppState) -> Router {
         .merge(git::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
-    finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)), &api)
+    let for_calls = routes.clone().merge(files::stream_routes());
+    let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
+    finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)).merge(rpc::routes(for_calls)), &api)
 }
 
 fn finish(routes: Router<ApiState>, api: &ApiState) -> Router {

@@ -1,6 +1,6 @@
 //! The routes that change files: write, delete, rename, move, mkdir; and exists.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,14 @@ pub(crate) async fn write(State(api): State<ApiState>, Parsed(request): Parsed<W
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    open_to_write(path)?.write_all(bytes)
+}
+
+/// Opens a file to write all of it, and makes the directories above it.
+///
+/// # Errors
+/// Those of mkdir(2) and open(2).
+pub(crate) fn open_to_write(path: &Path) -> io::Result<File> {
     if let Some(above) = path.parent() {
         fs::create_dir_all(above).map_err(|error| match error.kind() {
             // A file is where a directory must be.
@@ -63,9 +71,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A FIFO without a reader would wait.
     let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or(0);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)?;
-    file.write_all(bytes)
+    OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
 }
 
 /// Deletes a file.

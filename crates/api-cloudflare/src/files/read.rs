@@ -44,20 +44,24 @@ pub(crate) async fn read(State(api): State<ApiState>, Parsed(request): Parsed<Re
         }
     };
     let path = request.place.resolve(&api).await?;
-    let (opened, path) = open(&api, path).await?;
+    let (opened, path) = open_content(&api, path).await?;
     let content = opened.map_err(|error| open_error(&path, &error))?;
     let body = sent_body::written_body(move |sink| write(sink, content, &path, is_forced));
     let body = body.map_err(|error| ApiError::internal(&error))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-async fn open(api: &ApiState, path: PathBuf) -> Result<(io::Result<Content>, PathBuf), ApiError> {
+/// Opens a file beside the runtime, and returns its path with it.
+pub(crate) async fn open_content(
+    api: &ApiState,
+    path: PathBuf,
+) -> Result<(io::Result<Content>, PathBuf), ApiError> {
     let opened = api.app.engine.call(move |_| (Content::open(&path), path)).await;
     opened.map_err(|error| ApiError::internal(&error))
 }
 
 /// A directory has no content, so as a file it does not exist.
-fn open_error(path: &Path, error: &io::Error) -> ApiError {
+pub(crate) fn open_error(path: &Path, error: &io::Error) -> ApiError {
     match error.kind() {
         io::ErrorKind::IsADirectory => coded_error(Code::FileNotFound, OPERATION, path, "it is a directory"),
         io::ErrorKind::InvalidInput => {
@@ -94,7 +98,7 @@ fn write(sink: &mut Sink, mut content: Content, path: &Path, is_forced: bool) ->
 /// Answers with the content of a file as events. An error is an event too.
 pub(crate) async fn stream(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> RouteResult {
     let path = request.place.resolve(&api).await?;
-    let (opened, path) = open(&api, path).await?;
+    let (opened, path) = open_content(&api, path).await?;
     let body = sent_body::written_body(move |sink| match opened {
         Ok(content) => write_events(sink, content),
         Err(error) => {

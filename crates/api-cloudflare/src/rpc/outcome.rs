@@ -1,0 +1,85 @@
+//! The result of a call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use serde_json::{Map, Value as Json};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use super::wire::Failure;
+
+/// A result that may not be there yet.
+pub(crate) type Pending = watch::Receiver<Option<Arc<Outcome>>>;
+/// Where a result is put.
+pub(crate) type Promise = watch::Sender<Option<Arc<Outcome>>>;
+
+/// The result of a call.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) result: Result<Good, Failure>,
+    /// What the result takes of the room for results.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// The object that a stream belongs to: its other fields, and the name of the stream's.
+pub(crate) type Around = (Map<String, Json>, &'static str);
+
+/// A result that is no failure.
+#[derive(Debug)]
+pub(crate) enum Good {
+    Undefined,
+    Json(Json),
+    /// A stream, by itself or in a field of an object. It can be sent once.
+    Stream(Mutex<Option<Body>>, Option<Around>),
+}
+
+impl Outcome {
+    pub(crate) fn new(result: Result<Good, Failure>, room: Option<OwnedSemaphorePermit>) -> Outcome {
+        Outcome { result, _room: room }
+    }
+
+    pub(crate) fn failed(failure: Failure) -> Outcome {
+        Outcome::new(Err(failure), None)
+    }
+
+    pub(crate) fn undefined() -> Outcome {
+        Outcome::new(Ok(Good::Undefined), None)
+    }
+
+    /// Returns what the result has at this path. `None` if it has nothing there, as for a property of a JavaScript object.
+    ///
+    /// # Errors
+    /// That of the call.
+    pub(crate) fn at(&self, path: &[String]) -> Result<Option<&Json>, Failure> {
+        match &self.result {
+            Err(failure) => Err(failure.clone()),
+            Ok(Good::Json(value)) => {
+                let mut found = Some(value);
+                for key in path {
+                    found = match found {
+                        Some(Json::Array(values)) => key.parse().ok().and_then(|at: usize| values.get(at)),
+                        Some(value) => value.get(key),
+                        None => None,
+                    };
+                }
+                Ok(found)
+            }
+            Ok(Good::Stream(_, Some((fields, _)))) => Ok(path.first().and_then(|key| fields.get(key))),
+            Ok(Good::Undefined | Good::Stream(..)) => Ok(None),
+        }
+    }
+
+    /// Takes the stream, with the object that it belongs to.
+    pub(crate) fn take_stream(&self) -> Option<(Body, Option<Around>)> {
+        let Ok(Good::Stream(body, fields)) = &self.result else { return None };
+        let body = body.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some((body, fields.clone()))
+    }
+}
+
+/// Waits for a result.
+pub(crate) async fn await_result(mut pending: Pending) -> Arc<Outcome> {
+    let found = pending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+    // Whatever should have made the result is gone.
+    found.unwrap_or_else(|| Arc::new(Outcome::failed(Failure::new("it was dropped before its end"))))
+}

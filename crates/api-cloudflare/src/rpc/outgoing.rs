@@ -1,0 +1,209 @@
+//! What the server sends: results, and streams of which the client acknowledges each part.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as Guarded, MutexGuard, PoisonError};
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt as _;
+use penfold_server::sockets::{Closed, Message, SocketSender};
+use serde_json::Value as Json;
+use tokio::sync::{Mutex, mpsc};
+
+use super::outcome::{Good, Outcome};
+use super::wire::{self, Failure, Id, Part};
+
+/// The bytes of a stream that may be on their way.
+const WINDOW: usize = 256 << 10;
+/// The bytes of a part.
+const LONGEST_PART: usize = 64 << 10;
+
+/// Sends to the client; a clone is another handle.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing(Arc<Link>);
+
+#[derive(Debug)]
+struct Link {
+    /// The number that the next stream or part gets. Held while a message is sent, since the client counts, too.
+    next: Mutex<Id>,
+    sender: SocketSender,
+    /// Where the answer to a part goes, with the part's length. `None` once no answers come.
+    waiting: Guarded<Option<HashMap<Id, Waiting>>>,
+}
+
+type Waiting = (mpsc::UnboundedSender<Settled>, usize);
+
+/// The client has got a part, or takes no more.
+#[derive(Debug)]
+struct Settled {
+    length: usize,
+    is_good: bool,
+}
+
+impl Outgoing {
+    pub(crate) fn new(sender: SocketSender) -> Outgoing {
+        Outgoing(Arc::new(Link { next: Mutex::new(1), sender, waiting: Guarded::new(Some(HashMap::new())) }))
+    }
+
+    /// Sends a message that makes no entry.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(crate) async fn send(&self, message: String) -> Result<(), Closed> {
+        let _next = self.0.next.lock().await;
+        self.0.sender.send(Message::Text(message)).await
+    }
+
+    /// Sends what a result has at this path; returns the stream that must be sent after it.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(crate) async fn send_result(
+        &self,
+        id: Id,
+        outcome: &Outcome,
+        path: &[String],
+    ) -> Result<Option<(Id, Body)>, Closed> {
+        let mut next = self.0.next.lock().await;
+        let is_whole = path.is_empty();
+        let stream = outcome.take_stream().filter(|(_, fields)| match fields {
+            None => is_whole,
+            Some((_, name)) => is_whole || path == [*name],
+        });
+        if let Some((body, fields)) = stream {
+            let pipe = *next;
+            *next += 1;
+            self.0.sender.send(Message::Text(wire::pipe())).await?;
+            let value = match fields.filter(|_| is_whole) {
+                None => wire::readable(pipe),
+                Some((fields, name)) => {
+                    let mut value = wire::escape(Json::Object(fields));
+                    if let Some(value) = value.as_object_mut() {
+                        value.insert(name.to_owned(), wire::readable(pipe));
+                    }
+                    value
+                }
+            };
+            self.0.sender.send(Message::Text(wire::resolve(id, &value))).await?;
+            return Ok(Some((pipe, body)));
+        }
+        let message = match outcome.at(path) {
+            Err(failure) => wire::reject(id, &failure),
+            Ok(Some(value)) => wire::resolve(id, &wire::escape(value.clone())),
+            Ok(None) if matches!(outcome.result, Ok(Good::Stream(..))) && is_whole => {
+                wire::reject(id, &Failure::new("the stream was sent already"))
+            }
+            Ok(None) => wire::resolve(id, &wire::undefined()),
+        };
+        self.0.sender.send(Message::Text(message)).await?;
+        Ok(None)
+    }
+
+    /// Takes the answer of the client to a part of a stream.
+    pub(crate) fn settle(&self, id: Id, is_good: bool) {
+        if let Some(part) = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id)) {
+            settle_part(part, is_good);
+        }
+    }
+
+    /// Goes on without answers: no further message of the client is read.
+    pub(crate) fn expect_no_answers(&self) {
+        let waiting = self.waiting().take().unwrap_or_default();
+        for part in waiting.into_values() {
+            settle_part(part, true);
+        }
+    }
+
+    /// Notes where the answer to a part goes.
+    fn expect(&self, id: Id, part: Waiting) {
+        match self.waiting().as_mut() {
+            Some(waiting) => drop(waiting.insert(id, part)),
+            None => settle_part(part, true),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<HashMap<Id, Waiting>>> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a stream, as fast as the client reads it. Its body is dropped once the client takes no more.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(crate) async fn send_stream(&self, pipe: Id, mut body: Body) -> Result<(), Closed> {
+        let (answers, mut settled) = mpsc::unbounded_channel();
+        let mut on_the_way = 0;
+        loop {
+            let frame = tokio::select! {
+                Some(Settled { length, is_good }) = settled.recv() => {
+                    on_the_way -= length;
+                    if is_good {
+                        continue;
+                    }
+                    break;
+                }
+                frame = body.frame(), if on_the_way < WINDOW => frame,
+            };
+            let mut data = match frame {
+                None => {
+                    self.send_last(pipe, &Part::Close).await?;
+                    break;
+                }
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                Some(Err(error)) => {
+                    let failure = Failure::new(&format!("the stream broke off: {error}"));
+                    self.send_last(pipe, &Part::Abort(&failure)).await?;
+                    break;
+                }
+            };
+            while !data.is_empty() {
+                let part = data.split_to(data.len().min(LONGEST_PART));
+                on_the_way += part.len();
+                self.send_part(pipe, &part, &answers).await?;
+            }
+        }
+        drop(body);
+        self.send(wire::release(pipe, 1)).await
+    }
+
+    async fn send_part(
+        &self,
+        pipe: Id,
+        part: &Bytes,
+        answers: &mpsc::UnboundedSender<Settled>,
+    ) -> Result<(), Closed> {
+        let mut next = self.0.next.lock().await;
+        self.expect(*next, (answers.clone(), part.len()));
+        *next += 1;
+        self.0.sender.send(Message::Text(wire::stream(pipe, &Part::Bytes(part)))).await
+    }
+
+    /// Sends the end of a stream, and waits until the client has it.
+    async fn send_last(&self, pipe: Id, part: &Part<'_>) -> Result<(), Closed> {
+        let (answers, mut settled) = mpsc::unbounded_channel();
+        {
+            let mut next = self.0.next.lock().await;
+            self.expect(*next, (answers, 0));
+            *next += 1;
+            self.0.sender.send(Message::Text(wire::stream(pipe, part))).await?;
+        }
+        settled.recv().await;
+        Ok(())
+    }
+
+    /// Ends the session.
+    pub(crate) async fn abort(&self, failure: &Failure) {
+        // The client may be gone.
+        let _ = self.send(wire::abort(failure)).await;
+        self.0.sender.close(1002, &failure.message).await;
+    }
+
+    /// Waits until nothing can be sent any more.
+    pub(crate) async fn closed(&self) {
+        self.0.sender.closed().await;
+    }
+}
+
+fn settle_part((answers, length): Waiting, is_good: bool) {
+    // The stream may have ended.
+    let _ = answers.send(Settled { length, is_good });
+}
