@@ -2,15 +2,18 @@
 //
 //   node --import ./hooks.mjs drive.mjs CLIENT BASE_URL DIRECTORY [TRANSPORT]
 //
-// CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see; TRANSPORT is `http` or `websocket`. Prints a line for each check, and
-// exits with 1 if one failed.
+// CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see; TRANSPORT is `http`, `websocket` or `rpc`. Prints
+// a line for each check, and exits with 1 if one failed.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 const [alias, baseUrl, directory, transport = 'http'] = process.argv.slice(2);
-const { SandboxClient, parseSSEStream, streamFile } = await import(alias);
+const { Sandbox, SandboxClient, parseSSEStream, streamFile } = await import(alias);
 const socket = { transportMode: 'websocket', wsUrl: `${baseUrl.replace(/^http/, 'ws')}/ws` };
-const client = new SandboxClient({ baseUrl, ...(transport === 'websocket' ? socket : {}) });
+const isRpc = transport === 'rpc';
+const client = isRpc
+  ? (await import('./rpc.mjs')).rpcClient(Sandbox, baseUrl)
+  : new SandboxClient({ baseUrl, ...(transport === 'websocket' ? socket : {}) });
 const { commands, processes, files, utils } = client;
 const version = alias.replace('client-', '');
 const session = `npm-${version}`;
@@ -57,10 +60,14 @@ const read = (file) => {
 
 const checks = {
   'ping and version answer': async () => {
-    assert.equal(await utils.ping(), undefined);
+    assert.equal(await utils.ping(), isRpc ? 'healthy' : undefined);
     assert.match(await utils.getVersion(), /\S/);
   },
-  'the list of commands is no endpoint': () => fails(utils.getCommands(), 'UNKNOWN_ERROR', 500),
+  'the list of commands is no endpoint': async () => {
+    // As in the reference: over /rpc, the list is empty.
+    if (isRpc) return assert.deepEqual(await utils.getCommands(), []);
+    await fails(utils.getCommands(), 'UNKNOWN_ERROR', 500);
+  },
 
   'a session is created once': async () => {
     const made = await utils.createSession({ id: session, cwd: directory, env: { COLOUR: 'blue' } });
@@ -239,6 +246,14 @@ const checks = {
       streamed += typeof part === 'string' ? part : Buffer.from(part).toString();
     }
     assert.equal(streamed, 'café');
+    if (isRpc) {
+      const parts = [Uint8Array.of(0, 255), Uint8Array.of(1)];
+      const source = new ReadableStream({ pull: (to) => (parts.length ? to.enqueue(parts.shift()) : to.close()) });
+      assert.equal((await files.writeFileStream(`${path}/e.bin`, source, session)).bytesWritten, 3);
+      const bytes = await files.readFile(`${path}/e.bin`, session, { encoding: 'none' });
+      const got = new Uint8Array(await new Response(bytes.content).arrayBuffer());
+      assert.deepEqual([...got], [0, 255, 1]);
+    }
     await files.deleteFile(`${path}/d.txt`, session);
     await fails(files.readFile(`${path}/d.txt`, session), 'FILE_NOT_FOUND', 404);
     await fails(files.deleteFile(path, session), 'IS_DIRECTORY', 400);

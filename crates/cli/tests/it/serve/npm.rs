@@ -11,10 +11,16 @@ fn clients() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/npm")
 }
 
-/// Drives a server with one client; each check must pass, and nothing may be left.
+/// Drives a server with one client.
 fn drive(client: &str, transport: &str) {
+    run("drive.mjs", &[client], &[transport]);
+}
+
+/// Runs a program against a server; each check must pass, and nothing may be left.
+fn run(program: &str, before: &[&str], after: &[&str]) {
     let clients = clients();
-    if !clients.join("node_modules").join(client).is_dir() {
+    let modules: &[&str] = if before.is_empty() { &["capnweb"] } else { before };
+    if !modules.iter().all(|module| clients.join("node_modules").join(module).is_dir()) {
         return skip("the npm clients are not installed: `scripts/setup` does so");
     }
     let env = TestEnv::new();
@@ -27,8 +33,8 @@ fn drive(client: &str, transport: &str) {
         .arg("--experimental-websocket")
         .arg("--import")
         .arg("./hooks.mjs")
-        .arg("drive.mjs");
-    node.arg(client).arg(format!("http://{}", server.address())).arg(&directory).arg(transport);
+        .arg(program);
+    node.args(before).arg(format!("http://{}", server.address())).arg(&directory).args(after);
     // A cache of compiled code would stay in TMPDIR.
     let done = node.env("NODE_DISABLE_COMPILE_CACHE", "1").output().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
@@ -77,4 +83,14 @@ fn client_0_7_finds_every_route_over_a_websocket() {
 #[test]
 fn client_0_12_finds_every_route_over_a_websocket() {
     drive("client-0.12", "websocket");
+}
+
+#[test]
+fn client_0_12_finds_every_method_over_rpc() {
+    drive("client-0.12", "rpc");
+}
+
+#[test]
+fn capnweb_calls_each_method_and_garbage_ends_its_session_only() {
+    run("capnweb.mjs", &[], &[]);
 }
