@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse as _;
-use axum::routing::any;
+use axum::routing::get;
 use http_body_util::BodyExt as _;
 use penfold_control::execs::{self, ExecStart};
 use penfold_server::execs::{ObservedEnd, write_input};
@@ -45,7 +45,7 @@ const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
 
 /// The route for terminals.
 pub(crate) fn routes() -> Router<ApiState> {
-    Router::new().route(PATH, any(open))
+    Router::new().route("/ws/pty", get(open))
 }
 
 /// A text message of a client.

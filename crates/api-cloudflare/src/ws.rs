@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::any;
+use axum::routing::get;
 use http_body_util::{BodyExt as _, Limited};
 use penfold_client::{EventParser, Received};
 use penfold_server::sockets::{Message, NoUpgrade, Socket, SocketSender, Upgrade};
@@ -36,11 +36,9 @@ const LARGEST_ANSWER: usize = 256 << 20;
 /// The routes for sockets; `routes` answers what comes over them.
 pub(crate) fn routes(routes: &Router) -> Router<ApiState> {
     let open = |routes: Router| {
-        any(async |State(api): State<ApiState>, upgrade: Result<Upgrade, NoUpgrade>| {
-            open(&api, upgrade, routes)
-        })
+        async |State(api): State<ApiState>, upgrade: Result<Upgrade, NoUpgrade>| open(&api, upgrade, routes)
     };
-    Router::new().route("/ws", open(routes.clone())).route("/api/ws", open(routes.clone()))
+    Router::new().route("/ws", get(open(routes.clone()))).route("/api/ws", get(open(routes.clone())))
 }
 
 fn open(api: &ApiState, upgrade: Result<Upgrade, NoUpgrade>, routes: Router) -> Response {

@@ -75,14 +75,12 @@ async fn attach(
     Query(TerminalQuery { rows, columns, offset }): Query<TerminalQuery>,
     upgrade: Result<Upgrade, NoUpgrade>,
 ) -> Result<Response, Problem> {
+    let word = id.clone();
+    let files = app.engine.call(move |scope| find_record(scope, &word)).await??;
     let upgrade = upgrade.map_err(|why| Problem::new(Kind::BadRequest, why.to_string()))?;
     let size = Size { rows: rows.unwrap_or(24), columns: columns.unwrap_or(80) };
-    let word = id.clone();
-    let opened = app.engine.call(move |scope| {
-        let files = find_record(scope, &word)?;
-        open(&files, size).map(|(client, stream)| (files, client, stream))
-    });
-    let opened = opened.await?;
+    let record = files.clone();
+    let opened = app.engine.call(move |_| open(&record, size)).await?;
     let log = if offset.is_some() {
         let open = move |scope: &_, from| logs::open(scope, &id, from);
         let query = LogQuery::followed(offset, None);
@@ -94,7 +92,7 @@ async fn attach(
     } else {
         None
     };
-    let ((files, client, stream), log) = match (opened, log) {
+    let ((client, stream), log) = match (opened, log) {
         (Ok(opened), log) => (opened, log),
         // Its output stays.
         (Err(problem), Some(log)) if problem.is(Kind::HasEnded) => {

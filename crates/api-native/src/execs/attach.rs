@@ -75,8 +75,8 @@ async fn attach(
     Query(query): Query<AttachQuery>,
     upgrade: Result<Upgrade, NoUpgrade>,
 ) -> Result<Response, Problem> {
-    let upgrade = upgrade.map_err(|why| Problem::new(Kind::BadRequest, why.to_string()))?;
     let exec = app.engine.call(move |scope| find_exec(scope, &id, number)).await??;
+    let upgrade = upgrade.map_err(|why| Problem::new(Kind::BadRequest, why.to_string()))?;
     let files = exec.files.clone();
     let wanted = LogQuery::followed(query.offset, query.lines);
     let open = move |_: &_, from| logs::source(files, number, from);

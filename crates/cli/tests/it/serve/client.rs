@@ -1,11 +1,13 @@
 //! The verbs as clients of a server: the same output and exit codes as on this host.
 
+use std::process::Stdio;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::native::post;
 use super::{Server, TOKEN, token_file};
-use crate::support::{Finished, Process, Running, Sandbox, TestEnv, penfold, wait_until};
+use crate::support::{Finished, Process, Running, Sandbox, Terminal, TestEnv, penfold, wait_until};
 
 /// A server on a Unix socket, and one on a port with a token; each with the flags that reach it.
 fn servers(env: &TestEnv) -> [(Server, Vec<String>); 2] {
@@ -95,8 +97,6 @@ fn what_a_server_cannot_do_is_refused_by_name_and_starts_nothing() {
             (&["--stop-on-interrupt"], "--stop-on-interrupt"),
             (&["--allow-outside"], "--allow-outside"),
             (&["-i"], "--interactive"),
-            (&["-it"], "--interactive"),
-            (&["-t"], "--tty"),
             (&["--on-owner-exit", "kill"], "--on-owner-exit kill"),
             (&["-d", "--on-owner-exit", "stop"], "--on-owner-exit stop"),
             (&["-d", "--restart", "on-failure"], "--restart"),
@@ -294,7 +294,10 @@ fn exec_prints_and_exits_as_on_this_host() {
         let mut command = env.penfold(words(flags, &["exec", "-i", "web", "cat"]));
         command.stdin(std::fs::File::open(env.path("work/input")).unwrap());
         assert_eq!(Running::start(&mut command).finish().with_code(0).out, input);
-        env.call(words(flags, &["exec", "-t", "web", "true"])).refused(125, "terminal");
+        assert_eq!(
+            env.call(words(flags, &["exec", "-t", "web", "echo", "shown"])).with_code(0).out(),
+            "shown\r\n"
+        );
     }
     sandbox.call(&env, &["kill", "ID"]).with_code(0);
 }
@@ -504,24 +507,120 @@ fn a_socket_of_any_length_is_reached() {
 
 /// spec: 15.12
 #[test]
-fn endless_input_of_an_exec_is_refused_with_the_limit() {
+fn input_of_an_exec_is_passed_on_as_it_comes() {
     let env = TestEnv::new();
     let sandbox = env.detach(["--name", "web", "sleep", "4784"]);
     for (_server, flags) in &servers(&env) {
-        for (input, code, part) in [
-            ("yes", 125, "standard input has 11 MiB or more, and a server takes less"),
-            ("head -c 11000000 /dev/zero", 0, ""),
-        ] {
-            let penfold = env.penfold(words(flags, &["exec", "-i", "web", "wc", "-c"]));
+        let exec = |input: &str, command: &[&str]| {
+            let penfold = env.penfold(words(flags, &[&["exec", "-i", "web"], command].concat()));
             let mut shell = env.command("sh");
             shell.envs(penfold.get_envs().filter_map(|(key, value)| Some((key, value?))));
-            // Where the memory ends, the old client did.
+            // Nobody keeps the whole input.
             let script = format!("{input} | {{ ulimit -v 400000; exec \"$@\"; }}");
             shell.args(["-c", &script, "sh"]).arg(penfold.get_program()).args(penfold.get_args());
-            let done = Running::start(&mut shell).finish().with_code(code);
-            assert!(done.err().contains(part), "{}", done.err());
-            assert_eq!(done.out(), if code == 0 { "11000000\n" } else { "" });
+            Running::start(&mut shell).finish()
+        };
+        let done = exec("head -c 100000000 /dev/zero", &["wc", "-c"]).with_code(0);
+        assert_eq!(done.out(), "100000000\n");
+        assert_eq!(exec("echo one", &["sh", "-c", "cat; exit 3"]).with_code(3).out(), "one\n");
+        // The command reads no more, and ends before its input.
+        assert_eq!(exec("yes", &["head", "-1"]).with_code(0).out(), "y\n");
+        // An answer comes before the end of the input.
+        let command =
+            ["exec", "-i", "web", "sh", "-c", "read a; echo got $a; read a; echo then $a; read a || exit 7"];
+        let mut penfold = env.penfold(words(flags, &command));
+        let mut asked = Running::start(penfold.stdin(Stdio::piped()));
+        for word in ["one", "two"] {
+            asked.say(&format!("{word}\n"));
+            asked.hear(word, 1);
         }
+        asked.hang_up();
+        assert_eq!(asked.finish().with_code(7).out(), "got one\nthen two\n");
     }
     sandbox.call(&env, &["kill", "ID"]).with_code(0);
+}
+
+/// spec: 15.12
+#[test]
+fn an_exec_whose_input_may_have_a_gap_is_killed() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "web", "sleep", "4786"]);
+    let server = Server::start(&env, &[]);
+    let host = server.host();
+    let mut penfold = env.penfold(["--host", &host, "exec", "-i", "web", "sh", "-c", "echo $$; exec cat"]);
+    let mut asked = Running::start(penfold.stdin(Stdio::piped()));
+    asked.say("a part");
+    asked.hear("a part", 1);
+    let command = Process::find(asked.heard().lines().next().unwrap().parse().unwrap()).unwrap();
+    server.running.signal(Signal::KILL);
+    server.running.finish().with_code(137);
+    let server = Server::start(&env, &[]);
+    let done = asked.finish().with_code(120);
+    assert!(done.err().contains("lost the connection"), "{}", done.err());
+    assert!(command.has_ended(), "it would wait for the rest for ever");
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    server.end();
+}
+
+/// spec: 15.12.1
+#[test]
+fn a_terminal_of_a_server_is_used_as_one_of_this_host() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "web", "sleep", "4787"]);
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let server = Server::start(&env, &[]);
+    let penfold = format!("$PENFOLD --root $ROOT --host {}", server.host());
+    // A shell with the size and the kind of this terminal, whose keys are signals there.
+    terminal.line(&format!("{penfold} exec -it -e PS1='there> ' web bash --norc"));
+    terminal.shows("there>");
+    terminal.line("stty size; echo $TERM");
+    terminal.shows("30 100");
+    terminal.shows("xterm");
+    terminal.tmux(&["resize-window", "-x", "90", "-y", "25"]);
+    terminal.line("clear; until test \"$(stty size)\" = '25 90'; do :; done; echo resized-$((1 + 1))");
+    terminal.shows("resized-2");
+    terminal.line("clear; trap 'echo caught-$((2 + 2)); exit 5' INT; sleep 4788");
+    wait_until("it runs there", || env.is_running("sleep 4788"));
+    terminal.press("C-c");
+    wait_until("the key is a signal", || terminal.screen().contains("caught-4"));
+    terminal.ends_with(5);
+    // A sandbox of its own, of which nothing stays.
+    terminal.line(&format!("{penfold} run -it -e PS1='fresh> ' bash --norc"));
+    terminal.shows("fresh>");
+    terminal.line("exit 6");
+    terminal.ends_with(6);
+    // One that is left, and attached to again.
+    let id = env.call([
+        "--host",
+        &server.host(),
+        "run",
+        "-d",
+        "-t",
+        "--name",
+        "shell",
+        "-e",
+        "PS1=kept> ",
+        "bash",
+        "--norc",
+    ]);
+    let id = id.with_code(0).out();
+    terminal.line(&format!("{penfold} attach shell"));
+    terminal.shows("kept>");
+    terminal.press("C-p");
+    terminal.press("C-q");
+    terminal.shows(&format!("penfold: left {}; the sandbox keeps running", id.trim()));
+    terminal.ends_with(0);
+    terminal.line(&format!("{penfold} attach shell"));
+    terminal.shows("kept>");
+    terminal.line("exit 7");
+    terminal.ends_with(7);
+    drop(terminal);
+    env.call(["--host", &server.host(), "attach", "web"]).refused(125, "terminal");
+    env.call(["--host", &server.host(), "exec", "-it", "web", "true"]).refused(125, "not a terminal");
+    env.call(["--host", &server.host(), "run", "-t", "echo", "all of it"]).with_code(0);
+    env.call(["rm", "shell"]).with_code(0);
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    sandbox.call(&env, &["rm", "ID"]).with_code(0);
+    server.end();
+    env.assert_nothing_left();
 }

@@ -24,7 +24,7 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 31] = [
+const RULES: [(&str, &str, bool, About); 34] = [
     ("POST", "/api/git/checkout", false, About::Session),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
@@ -54,8 +54,11 @@ const RULES: [(&str, &str, bool, About); 31] = [
     ("GET", "/api/process/{id}/logs", true, About::Process),
     ("GET", "/api/process/{id}/stream", true, About::Process),
     ("OPTIONS", "/api/execute", true, About::Server),
-    // Calls over it may change anything.
+    // What comes over these may change anything.
     ("GET", "/rpc", false, About::Server),
+    ("GET", "/ws", false, About::Server),
+    ("GET", "/api/ws", false, About::Server),
+    ("GET", "/ws/pty", false, About::Session),
     // Only calls over `/rpc` reach these.
     ("POST", "/rpc/read", false, About::Files),
     ("POST", "/rpc/write-stream", false, About::Files),
