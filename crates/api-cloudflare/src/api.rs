@@ -5,8 +5,10 @@ use std::sync::Arc;
 use penfold_server::execs::Followers;
 use penfold_server::ids::{Locks, Places};
 use penfold_server::{AppState, EngineError};
+use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use super::watched::KeptTrees;
 
 /// What every handler of this API can reach; a clone is another handle.
 pub(crate) type ApiState = Arc<Api>;
@@ -21,7 +23,14 @@ pub(crate) struct Api {
     pub(crate) places: Places,
     /// The open streams of processes.
     pub(crate) followers: Followers,
+    /// The places of the tenant for watched directory trees.
+    pub(crate) watches: Arc<Semaphore>,
+    /// The watched trees that are kept between two requests.
+    pub(crate) kept_trees: KeptTrees,
 }
+
+/// The most watched directory trees of a tenant.
+const WATCHES: usize = 32;
 
 impl Api {
     pub(crate) fn new(app: AppState) -> ApiState {
@@ -30,6 +39,8 @@ impl Api {
             locks: Locks::default(),
             places: Places::default(),
             followers: Followers::default(),
+            watches: Arc::new(Semaphore::new(WATCHES)),
+            kept_trees: KeptTrees::default(),
         })
     }
 

@@ -38,6 +38,9 @@ pub(crate) enum Code {
     GitCloneFailed,
     GitOperationFailed,
     GitNetworkError,
+    WatchStartError,
+    PortNotExposed,
+    PortOperationError,
     UnknownError,
     InternalError,
 }
@@ -79,6 +82,9 @@ impl Code {
             Code::GitCloneFailed => ("GIT_CLONE_FAILED", INTERNAL),
             Code::GitOperationFailed => ("GIT_OPERATION_FAILED", INTERNAL),
             Code::GitNetworkError => ("GIT_NETWORK_ERROR", StatusCode::BAD_GATEWAY),
+            Code::WatchStartError => ("WATCH_START_ERROR", INTERNAL),
+            Code::PortNotExposed => ("PORT_NOT_EXPOSED", StatusCode::NOT_FOUND),
+            Code::PortOperationError => ("PORT_OPERATION_ERROR", INTERNAL),
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

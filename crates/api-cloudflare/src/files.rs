@@ -14,10 +14,13 @@ use axum::routing::post;
 
 use super::api::ApiState;
 
+pub(crate) use error::file_error;
+pub(crate) use path::resolve;
 pub(crate) use stream::{READ_RAW, SIZE, WRITE_STREAM, stream_routes};
 
 /// The routes that change nothing although their method is POST.
-const READS: [&str; 4] = ["/api/read", "/api/read/stream", "/api/list-files", "/api/exists"];
+const READS: [&str; 6] =
+    ["/api/read", "/api/read/stream", "/api/list-files", "/api/exists", "/api/watch", "/api/watch/check"];
 
 /// Tells whether a request of this API changes nothing.
 pub(crate) fn only_reads(method: &Method, path: &str) -> bool {

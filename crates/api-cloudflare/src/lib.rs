@@ -7,6 +7,7 @@
 //! - `ports` — waits for a port; `git` — clones a repository.
 //! - `pty` — the terminal of a session.
 //! - `ws` — all routes over one WebSocket; `rpc` — the same as calls of methods.
+//! - `watch` — reports changes below a directory; `watched` — the directory trees of inotify(7).
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
 //!
@@ -36,6 +37,8 @@ mod rpc;
 mod sessions;
 mod sse;
 mod time;
+mod watch;
+mod watched;
 mod ws;
 
 use axum::extract::{DefaultBodyLimit, Request};
@@ -83,7 +86,8 @@ fn router(app: AppState) -> Router {
         .merge(execute::routes())
         .merge(processes::routes())
         .merge(ports::routes())
-        .merge(git::routes());
+        .merge(git::routes())
+        .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
     let for_calls = routes.clone().merge(files::stream_routes());

@@ -20,15 +20,20 @@ pub(crate) fn event_stream(body: Body) -> Response {
     (headers, body).into_response()
 }
 
+/// Returns the text of one event. Its fields are an object; the time is that of this call, unless it is one of them.
+pub(crate) fn event_text(kind: &str, mut fields: Value) -> String {
+    if let Some(fields) = fields.as_object_mut() {
+        fields.insert("type".to_owned(), json!(kind));
+        fields.entry("timestamp").or_insert_with(|| time::current_time().into());
+    }
+    format!("data: {fields}\n\n")
+}
+
 /// Sends one event. Its fields are an object.
 ///
 /// # Errors
 /// When the reader is gone.
-pub(crate) fn send_event(sink: &mut Sink, kind: &str, mut fields: Value) -> io::Result<()> {
-    if let Some(fields) = fields.as_object_mut() {
-        fields.insert("type".to_owned(), json!(kind));
-        fields.insert("timestamp".to_owned(), time::current_time().into());
-    }
-    sink.write(format!("data: {fields}\n\n"))?;
+pub(crate) fn send_event(sink: &mut Sink, kind: &str, fields: Value) -> io::Result<()> {
+    sink.write(event_text(kind, fields))?;
     sink.flush()
 }

@@ -84,6 +84,8 @@ struct Shared {
     checking: Mutex<()>,
     followers: Arc<Semaphore>,
     enders: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+    large_bodies: Arc<Semaphore>,
 }
 
 /// The most streams and waits at one time; each has a thread.
@@ -91,6 +93,10 @@ const FOLLOWERS: usize = 512;
 /// The most requests at one time that end something; each has a thread. More than the others: a kill must find room while
 /// politer requests wait for the end of a grace.
 const ENDERS: usize = 1024;
+/// The most watched directory trees at one time; each has an inotify descriptor, of which a user has 128 by default.
+const WATCHES: usize = 64;
+/// The most bodies at one time that are larger than [`crate::Limits::body`]; each is in memory.
+const LARGE_BODIES: usize = 2;
 
 impl Engine {
     /// Makes the engine of a server with these settings.
@@ -103,6 +109,8 @@ impl Engine {
             checking: Mutex::new(()),
             followers: Arc::new(Semaphore::new(FOLLOWERS.min(descriptors::most_streams()))),
             enders: Arc::new(Semaphore::new(ENDERS)),
+            watches: Arc::new(Semaphore::new(WATCHES)),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
         };
         let scope = Scope::whole(&config.state_root);
         let started = vec![metrics.sandboxes_started.clone()];
@@ -145,6 +153,16 @@ impl Engine {
     /// A place for one more stream or wait; `None` when there are as many as there can be.
     pub fn follower(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.shared.followers).try_acquire_owned().ok()
+    }
+
+    /// A place for one more watched directory tree; `None` when there are as many as there can be.
+    pub fn watch_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.shared.watches).try_acquire_owned().ok()
+    }
+
+    /// A place for one more body that is larger than [`crate::Limits::body`]; `None` when there are as many as there can be.
+    pub fn large_body(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.shared.large_bodies).try_acquire_owned().ok()
     }
 
     /// The places for streams and waits that are free.

@@ -135,6 +135,13 @@ pub fn followed_body<T>(
     Ok((start(Some((ours, sender)), Some(theirs), write)?, handle, receiver))
 }
 
+/// Makes a body of the parts that a task sends. The body is complete when the sender is dropped. A task that waits selects on
+/// [`mpsc::Sender::closed`], which is ready when the reader goes away.
+pub fn queued_body() -> (mpsc::Sender<io::Result<Bytes>>, Body) {
+    let (sender, parts) = mpsc::channel(QUEUE);
+    (sender, Body::new(SentBody { parts, wake: None, _open: None }))
+}
+
 fn start<T>(
     ours: Option<(UnixStream, watch::Sender<()>)>,
     theirs: Option<UnixStream>,

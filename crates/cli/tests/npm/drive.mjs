@@ -260,6 +260,48 @@ const checks = {
     await fails(files.listFiles(`${path}/b.bin`, session), 'NOT_DIRECTORY', 400);
   },
 
+  'changes of files are watched, and asked for': async () => {
+    if (!client.watch) return;
+    const path = `${directory}/watched`;
+    await files.mkdir(path, session);
+    const stop = new AbortController();
+    const stream = await client.watch.watch({ path, include: ['*.ts'], sessionId: session });
+    await files.writeFile(`${path}/a.js`, '', session);
+    await files.writeFile(`${path}/a.ts`, 'text', session);
+    const all = [];
+    for await (const event of parseSSEStream(stream, stop.signal)) {
+      all.push(event);
+      if (event.eventType === 'modify') break;
+    }
+    assert.deepEqual(
+      all.map(({ type, eventType, path, isDirectory }) => [type, eventType, path, isDirectory]),
+      [
+        ['watching', undefined, path, undefined],
+        ['event', 'create', `${path}/a.ts`, false],
+        ['event', 'modify', `${path}/a.ts`, false],
+      ],
+    );
+    await fails(client.watch.watch({ path: `${directory}/missing` }), 'FILE_NOT_FOUND', 404);
+    await fails(client.watch.watch({ path, include: ['{a,b}'] }), 'VALIDATION_FAILED', 400);
+    if (!client.watch.checkChanges) return;
+    const first = await client.watch.checkChanges({ path, sessionId: session });
+    assert.match(first.version, /^watch-\d+-\d+:0$/);
+    await files.writeFile(`${path}/b.ts`, 'text', session);
+    const second = await client.watch.checkChanges({ path, since: first.version, sessionId: session });
+    assert.deepEqual([first.status, second.status], ['unchanged', 'changed']);
+    const third = await client.watch.checkChanges({ path, since: second.version, sessionId: session });
+    assert.deepEqual([third.status, third.version], ['unchanged', second.version]);
+    const other = await client.watch.checkChanges({ path, since: 'watch-1-1:0', sessionId: session });
+    assert.deepEqual([other.status, other.reason], ['resync', 'restarted']);
+  },
+  'no port gets a public address': async () => {
+    if (!client.ports.exposePort) return;
+    const error = await fails(client.ports.exposePort(8080, session), 'PORT_OPERATION_ERROR', 501);
+    assert.match(error.message, /no public addresses/);
+    assert.deepEqual((await client.ports.getExposedPorts(session)).ports, []);
+    await fails(client.ports.unexposePort(8080, session), 'PORT_NOT_EXPOSED', 404);
+  },
+
   'a session is deleted with all that it started': async () => {
     await commands.execute('sleep 1000 & echo $! > job', session);
     const { pid } = await processes.startProcess('sleep 1000', session);

@@ -13,6 +13,9 @@ mod sessions;
 mod stuck;
 mod table;
 mod tokens;
+mod watch;
+mod watch_check;
+mod watch_ends;
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;

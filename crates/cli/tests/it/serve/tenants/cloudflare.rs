@@ -24,10 +24,13 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 34] = [
+const RULES: [(&str, &str, bool, About); 36] = [
     ("POST", "/api/git/checkout", false, About::Session),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
+    ("POST", "/api/expose-port", false, About::Server),
+    ("GET", "/api/exposed-ports", true, About::Server),
+    ("DELETE", "/api/exposed-ports/{port}", false, About::Server),
     ("GET", "/", true, About::Server),
     ("GET", "/api/ping", true, About::Server),
     ("GET", "/api/version", true, About::Server),
@@ -36,6 +39,8 @@ const RULES: [(&str, &str, bool, About); 34] = [
     ("POST", "/api/read/stream", true, About::Files),
     ("POST", "/api/list-files", true, About::Files),
     ("POST", "/api/exists", true, About::Files),
+    ("POST", "/api/watch", true, About::Files),
+    ("POST", "/api/watch/check", true, About::Files),
     ("POST", "/api/write", false, About::Files),
     ("POST", "/api/delete", false, About::Files),
     ("POST", "/api/rename", false, About::Files),
@@ -132,6 +137,8 @@ fn a_read_only_token_is_good_for_what_changes_nothing_and_none_for_nothing() {
         if route.ends_with("/stream") && about == About::Process {
             continue;
         }
+        // The watch of a path that exists has none either.
+        let body = if route == "/api/watch" { json!({ "path": "/no/such/place" }) } else { body };
         let told = by(&server, ALICE_READS, method, &path, &body);
         if reads {
             assert_ne!(told.status, 403, "{method} {path}: {told:?}");

@@ -1,6 +1,6 @@
 //! Tokens that change while the server runs, and sandboxes from before there were tenants.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::Signal;
@@ -58,6 +58,41 @@ fn tokens_are_read_again_and_a_removed_one_ends_nothing_but_access() {
     reload(&env, &server, &format!("alice {ALICE_READS}\nops {OPS} admin\n"), "read the tokens again", 3);
     by(&server, ALICE_READS, "DELETE", &format!("/v1/sandboxes/{alices}"), &Value::Null).with(200);
     server.end();
+}
+
+/// spec: 15.17.4
+#[test]
+fn a_watch_ends_when_the_token_is_removed() {
+    let env = TestEnv::new();
+    let server = serve(&env, &format!("alice {ALICE}\nbob {BOB}\n"));
+    let body = json!({ "path": env.path("work/") }).to_string();
+    let watch = |token: &str| {
+        let mut stream = server.connect();
+        let head = format!("POST /api/watch HTTP/1.1\r\nhost: a\r\nx-penfold-token: {token}\r\n");
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut stream = BufReader::new(stream);
+        hear(&mut stream, "watching");
+        stream
+    };
+    let (mut alices, mut bobs) = (watch(ALICE), watch(BOB));
+    // Alone, bob would be another tenant.
+    reload(&env, &server, &format!("bob {BOB}\nops {OPS} admin\n"), "read the tokens again", 1);
+    let last = hear(&mut alices, "\"error\"");
+    assert!(last.contains("the token was removed"), "{last}");
+    std::fs::write(env.path("work/file"), "").unwrap();
+    hear(&mut bobs, "work/file");
+    server.end();
+}
+
+/// Reads until a line has a text, and returns the line.
+#[track_caller]
+fn hear(stream: &mut impl BufRead, text: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert_ne!(stream.read_line(&mut line).unwrap(), 0, "the stream ended without {text}");
+    }
+    line
 }
 
 /// spec: 15.17.5

@@ -1,0 +1,88 @@
+//! `/api/watch` and `/api/watch/check`: changes below a directory of the host.
+
+mod check;
+mod request;
+mod stream;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use penfold_state::time::now_ms;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::answer::RouteResult;
+use crate::api::{Api, ApiState};
+use crate::error::{ApiError, Code};
+use crate::files::file_error;
+use crate::request::Parsed;
+use crate::watched::{Tree, WatchEnd};
+
+use self::request::WatchRequest;
+
+/// The routes for watches.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new().route("/api/watch", post(watch)).route("/api/watch/check", post(check::check))
+}
+
+/// Answers with the changes of a tree as events, until the client goes away.
+async fn watch(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError>) -> RouteResult {
+    let WatchRequest { tree: request, .. } = WatchRequest::new(&api, body).await?;
+    let path = request.top.clone();
+    let opened = api.call(move |api| {
+        let places = take_places(api)?;
+        match Tree::open(request) {
+            Err(end @ (WatchEnd::Failed(_) | WatchEnd::NoInstances)) => Err(open_error(&path, &end)),
+            other => Ok((path, places, other)),
+        }
+    });
+    let (path, places, opened) = opened.await?;
+    Ok(match opened {
+        Ok(tree) => {
+            let first = json!({ "path": path.to_string_lossy(), "watchId": new_id() });
+            stream::answer_with_changes(&api, tree, first, places)
+        }
+        Err(end) => stream::answer_with_end(&end),
+    })
+}
+
+/// Takes places of the tenant and of the server for one more watched tree.
+///
+/// # Errors
+/// 429 when there are as many as there can be, and all are in use.
+fn take_places(api: &Api) -> Result<[OwnedSemaphorePermit; 2], ApiError> {
+    loop {
+        let own = Arc::clone(&api.watches).try_acquire_owned().ok();
+        if let Some((own, shared)) = own.zip(api.app.engine.watch_place()) {
+            return Ok([own, shared]);
+        }
+        if !api.kept_trees.end_idlest() {
+            let message = "there are as many watches as there can be";
+            return Err(ApiError::overload(Code::WatchStartError, message));
+        }
+    }
+}
+
+/// The answer if a tree cannot be watched.
+fn open_error(path: &Path, end: &WatchEnd) -> ApiError {
+    match end {
+        WatchEnd::Failed(error) if error.kind() == io::ErrorKind::NotFound => {
+            let path = path.to_string_lossy();
+            ApiError::new(Code::FileNotFound, format!("Path does not exist: {path}")).with("path", path)
+        }
+        WatchEnd::Failed(error) => file_error("directory.watch", path, error),
+        WatchEnd::NoInstances => ApiError::overload(Code::WatchStartError, end.to_string()),
+        _ => ApiError::new(Code::WatchStartError, end.to_string()).with("path", path.to_string_lossy()),
+    }
+}
+
+/// A new id of a watch. Another server makes other ones.
+fn new_id() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("watch-{}-{}", NEXT.fetch_add(1, Ordering::Relaxed), now_ms())
+}
