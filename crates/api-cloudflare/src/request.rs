@@ -1,13 +1,21 @@
 //! The bodies of requests.
 
-use axum::body::Bytes;
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::api::ApiState;
 use super::error::{ApiError, Code};
+
+/// The largest body of [`Large`]: a file of 100 MiB, and what is around it.
+const LARGEST: usize = (100 << 20) + (64 << 10);
 
 /// A body that is JSON, whatever its type is called.
 #[derive(Debug)]
@@ -44,6 +52,59 @@ where
             _ => parse(&bytes).map(OptionallyParsed),
         }
     }
+}
+
+/// A body that is JSON, and may be larger than other bodies.
+#[derive(Debug)]
+pub(crate) struct Large<T> {
+    pub(crate) request: T,
+    /// Held as long as the content is in memory.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<ApiState> for Large<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &ApiState) -> Result<Large<T>, ApiError> {
+        let (bytes, place) = large_bytes(request.into_body(), api).await?;
+        if place.is_none() {
+            return Ok(Large { request: parse(&bytes)?, place });
+        }
+        // It takes too long for a thread of the runtime.
+        api.call(move |_| Ok(Large { request: parse(&bytes)?, place })).await
+    }
+}
+
+/// Reads a body. One that is larger than other bodies needs a place.
+async fn large_bytes(
+    mut body: Body,
+    api: &ApiState,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    let too_large = || Err(ApiError::new(Code::FileTooLarge, "the body of the request is too large"));
+    let length = body.size_hint().lower();
+    if length > u64::try_from(LARGEST).unwrap_or(u64::MAX) {
+        return too_large();
+    }
+    let mut place = None;
+    let mut bytes = Vec::new();
+    let mut expected = usize::try_from(length).unwrap_or(LARGEST);
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|error| ApiError::new(Code::ValidationFailed, error.to_string()))?;
+        let Ok(part) = frame.into_data() else { continue };
+        expected = expected.max(bytes.len() + part.len());
+        if expected > LARGEST {
+            return too_large();
+        }
+        if expected > api.app.config.limits.body && place.is_none() {
+            place = Some(api.app.engine.large_body().ok_or_else(|| {
+                let message = "this server reads as many large bodies as it can have in memory";
+                ApiError::overload(Code::InternalError, message)
+            })?);
+            bytes.reserve_exact(expected - bytes.len());
+        }
+        bytes.extend_from_slice(&part);
+    }
+    Ok((bytes, place))
 }
 
 async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {

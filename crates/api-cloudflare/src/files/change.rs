@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::answer::{RouteResult, success_answer};
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
-use crate::request::Parsed;
+use crate::request::{Large, Parsed};
 
 use super::error::file_error;
 use super::path::{Place, resolve};
@@ -30,27 +30,36 @@ pub(crate) struct WriteRequest {
 }
 
 /// Writes a file, and makes the directories above it.
-pub(crate) async fn write(State(api): State<ApiState>, Parsed(request): Parsed<WriteRequest>) -> RouteResult {
+pub(crate) async fn write(State(api): State<ApiState>, body: Large<WriteRequest>) -> RouteResult {
+    let Large { request, place } = body;
     let Some(content) = request.content else {
         return Err(ApiError::new(Code::ValidationFailed, "content is missing").with("field", "content"));
     };
-    let bytes = match request.encoding.as_deref() {
-        None | Some("utf-8" | "utf8") => content.into_bytes(),
-        Some("base64") => {
-            let compact: Vec<u8> = content.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            STANDARD.decode(compact).map_err(|error| {
-                ApiError::new(Code::ValidationFailed, format!("content is no base64: {error}"))
-                    .with("field", "content")
-            })?
-        }
+    let is_base64 = match request.encoding.as_deref() {
+        None | Some("utf-8" | "utf8") => false,
+        Some("base64") => true,
         Some(other) => {
             let message = format!("encoding `{other}` is neither `utf-8` nor `base64`");
             return Err(ApiError::new(Code::ValidationFailed, message).with("field", "encoding"));
         }
     };
     let path = resolve(&api, "path", request.path.as_deref(), request.session_id.as_deref()).await?;
-    let path = on_disk(&api, "file.write", path, move |path| write_file(path, &bytes)).await?;
-    Ok(success_answer(json!({ "path": path })))
+    let written = api.call(move |_| {
+        let _place = place;
+        let bytes = if is_base64 { decode(content)? } else { content.into_bytes() };
+        write_file(&path, &bytes).map_err(|error| file_error("file.write", &path, &error))?;
+        Ok(path.display().to_string())
+    });
+    Ok(success_answer(json!({ "path": written.await? })))
+}
+
+fn decode(content: String) -> Result<Vec<u8>, ApiError> {
+    let mut compact = content.into_bytes();
+    compact.retain(|byte| !byte.is_ascii_whitespace());
+    STANDARD.decode(compact).map_err(|error| {
+        ApiError::new(Code::ValidationFailed, format!("content is no base64: {error}"))
+            .with("field", "content")
+    })
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {

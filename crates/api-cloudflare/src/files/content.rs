@@ -35,9 +35,11 @@ impl Content {
             FileType::Directory => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
-        let is_binary = is_binary(&mut file)?;
+        let has_text = !is_binary(&mut file)?;
         file.rewind()?;
-        let mime = mime(path, is_binary);
+        let mime = mime(path, has_text);
+        // As in the reference, text in a file named `a.png` is no text. Other than there, content that is no text is never taken for text.
+        let is_binary = !has_text || !is_text_type(mime);
         Ok(Content { file, size: u64::try_from(stat.st_size).unwrap_or(0), is_binary, mime })
     }
 
@@ -104,18 +106,17 @@ fn is_binary(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// The type of a file, by the end of its name.
-fn mime(path: &Path, is_binary: bool) -> &'static str {
+/// The type of a file by the end of its name, or else by its content.
+fn mime(path: &Path, has_text: bool) -> &'static str {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let known = TYPES.iter().find(|(end, _)| end.eq_ignore_ascii_case(extension)).map(|(_, mime)| *mime);
-    // The name of a file with other content is no help.
-    let known = known.filter(|mime| is_binary || !is_always_binary(mime));
-    known.unwrap_or(if is_binary { "application/octet-stream" } else { "text/plain" })
+    known.unwrap_or(if has_text { "text/plain" } else { "application/octet-stream" })
 }
 
-fn is_always_binary(mime: &str) -> bool {
-    ["image/", "audio/", "video/", "font/"].iter().any(|kind| mime.starts_with(kind))
-        && mime != "image/svg+xml"
+/// Tells whether the reference takes files of a type for text.
+fn is_text_type(mime: &str) -> bool {
+    const OTHERS: [&str; 4] = ["application/json", "application/xml", "application/yaml", "application/toml"];
+    mime.starts_with("text/") || mime.ends_with("+xml") || OTHERS.contains(&mime)
 }
 
 const TYPES: [(&str, &str); 42] = [

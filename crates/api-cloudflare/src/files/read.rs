@@ -35,9 +35,10 @@ pub(crate) struct ReadRequest {
 
 /// Answers with the content of a file.
 pub(crate) async fn read(State(api): State<ApiState>, Parsed(request): Parsed<ReadRequest>) -> RouteResult {
-    let is_forced = match request.encoding.as_deref() {
-        Some("base64") => true,
-        None | Some("utf-8" | "utf8") => false,
+    let wanted = match request.encoding.as_deref() {
+        Some("base64") => Some(true),
+        Some("utf-8" | "utf8") => Some(false),
+        None => None,
         Some(other) => {
             let message = format!("encoding `{other}` is neither `utf-8` nor `base64`");
             return Err(ApiError::new(Code::ValidationFailed, message));
@@ -46,7 +47,7 @@ pub(crate) async fn read(State(api): State<ApiState>, Parsed(request): Parsed<Re
     let path = request.place.resolve(&api).await?;
     let (opened, path) = open_content(&api, path).await?;
     let content = opened.map_err(|error| open_error(&path, &error))?;
-    let body = sent_body::written_body(move |sink| write(sink, content, &path, is_forced));
+    let body = sent_body::written_body(move |sink| write(sink, content, &path, wanted));
     let body = body.map_err(|error| ApiError::internal(&error))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
@@ -71,8 +72,9 @@ pub(crate) fn open_error(path: &Path, error: &io::Error) -> ApiError {
     }
 }
 
-fn write(sink: &mut Sink, mut content: Content, path: &Path, is_forced: bool) -> io::Result<()> {
-    let is_base64 = content.is_binary || is_forced;
+/// Writes the answer. `wanted`: whether the client asks for base64, or for text.
+fn write(sink: &mut Sink, mut content: Content, path: &Path, wanted: Option<bool>) -> io::Result<()> {
+    let is_base64 = wanted.unwrap_or(content.is_binary);
     sink.write("{\"success\":true,\"content\":\"")?;
     let size = if is_base64 {
         content.read(|part| sink.write(STANDARD.encode(part)))?
@@ -85,7 +87,7 @@ fn write(sink: &mut Sink, mut content: Content, path: &Path, is_forced: bool) ->
     let rest = json!({
         "path": path.display().to_string(),
         "encoding": if is_base64 { "base64" } else { "utf-8" },
-        "isBinary": content.is_binary,
+        "isBinary": is_base64,
         "mimeType": content.mime,
         "size": size,
         "timestamp": time::current_time(),

@@ -1,13 +1,14 @@
 //! The routes for files.
 
+use std::io::{BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde_json::{Value, json};
 
 use super::super::faults::SmallDisk;
-use super::{Api, output, serve};
-use crate::support::{TestEnv, Who, is_root, skip};
+use super::{Api, Told, output, serve};
+use crate::support::{TestEnv, Who, is_root, skip, wait_until};
 
 #[test]
 fn a_file_is_written_and_read_as_text_or_base64() {
@@ -30,6 +31,99 @@ fn a_file_is_written_and_read_as_text_or_base64() {
     let bad = json!({ "path": path, "content": "*", "encoding": "base64" });
     api.post("/api/write", &bad).fails(400, "VALIDATION_FAILED");
     assert_eq!(std::fs::read(&path).unwrap(), [0, 255, 1]);
+}
+
+/// The reference looks at the name first, and asks file(1) only about names that it does not know.
+#[test]
+fn a_name_tells_the_type_and_the_client_may_choose_the_encoding() {
+    let api = Api::start();
+    let read = |name: &str, content: &[u8], encoding: &Value| {
+        let path = api.path(name);
+        std::fs::write(&path, content).unwrap();
+        let told = api.post("/api/read", &json!({ "path": path, "encoding": encoding })).ok();
+        let events = api.events("POST", "/api/read/stream", &json!({ "path": path })).rest();
+        let facts = ["content", "encoding", "isBinary", "mimeType"].map(|field| told[field].clone());
+        (json!(facts), events[0]["isBinary"] == true)
+    };
+    let (none, text) = (Value::Null, b"text".as_slice());
+    for (name, content, facts, is_binary) in [
+        ("a.png", text, json!(["dGV4dA==", "base64", true, "image/png"]), true),
+        ("a.svg", text, json!(["text", "utf-8", false, "image/svg+xml"]), false),
+        ("a.json", text, json!(["text", "utf-8", false, "application/json"]), false),
+        ("a.zip", text, json!(["dGV4dA==", "base64", true, "application/zip"]), true),
+        ("a.unknown", text, json!(["text", "utf-8", false, "text/plain"]), false),
+        // Not as in the reference, where this content would be lost.
+        ("a.txt", b"\xff", json!(["/w==", "base64", true, "text/plain"]), true),
+    ] {
+        assert_eq!(read(name, content, &none), (facts, is_binary), "{name}");
+    }
+    let facts = |encoding: &str, name: &str, content: &[u8]| read(name, content, &json!(encoding)).0;
+    assert_eq!(facts("utf-8", "b.png", text), json!(["text", "utf-8", false, "image/png"]));
+    assert_eq!(
+        facts("utf8", "c", b"a\xff"),
+        json!(["a\u{fffd}", "utf-8", false, "application/octet-stream"])
+    );
+    assert_eq!(facts("base64", "d.txt", text), json!(["dGV4dA==", "base64", true, "text/plain"]));
+}
+
+/// The largest content that the server must take.
+const LARGEST: usize = 100 << 20;
+
+/// The largest part of a server that was in memory, in bytes.
+fn peak_memory(api: &Api) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", api.server.running.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// spec: 15.4
+#[test]
+fn a_file_of_100_mib_is_written_and_read() {
+    let api = Api::start();
+    let path = api.path("large");
+    let content = "0123456789abcdef".repeat(LARGEST / 16);
+    api.post("/api/write", &json!({ "path": path, "content": content })).ok();
+    assert!(std::fs::read_to_string(&path).unwrap() == content, "it has the content");
+    // The body, and its content.
+    let peak = peak_memory(&api);
+    assert!(peak < 250 << 20, "{} MiB", peak >> 20);
+    let told = api.post("/api/read", &json!({ "path": path })).ok();
+    assert!(told["content"] == content.as_str(), "the answer has the content");
+    assert_eq!(peak_memory(&api), peak, "it is read in parts");
+}
+
+/// spec: 15.4
+#[test]
+fn two_large_bodies_at_one_time_are_read_and_a_third_is_refused() {
+    let api = Api::start();
+    let path = api.path("large");
+    let content = "x".repeat(17 << 20);
+    let body = json!({ "path": path, "content": content }).to_string();
+    let begin = || {
+        let mut stream = api.server.connect();
+        let head = "POST /api/write HTTP/1.1\r\nhost: a\r\nconnection: close\r\n";
+        write!(stream, "{head}content-length: {}\r\n\r\n{}", body.len(), &body[..1]).unwrap();
+        stream
+    };
+    let [first, second] = [begin(), begin()];
+    // Each has its place once its first byte was read.
+    wait_until("both have a place", || {
+        let told = Told::read(&mut BufReader::new(begin()));
+        told.status == 429
+    });
+    let told = Told::read(&mut BufReader::new(begin()));
+    let error = told.fails(429, "INTERNAL_ERROR");
+    assert!(error["message"].as_str().unwrap().contains("large bodies"), "{error}");
+    // Others are not concerned.
+    api.post("/api/write", &json!({ "path": api.path("small"), "content": "x" })).ok();
+    drop(second);
+    let mut first = BufReader::new(first);
+    first.get_mut().write_all(&body.as_bytes()[1..]).unwrap();
+    Told::read(&mut first).ok();
+    assert_eq!(std::fs::read_to_string(&path).unwrap().len(), content.len());
+    wait_until("there is room", || {
+        api.post("/api/write", &json!({ "path": path, "content": content })).status == 200
+    });
 }
 
 #[test]

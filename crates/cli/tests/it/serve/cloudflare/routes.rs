@@ -29,7 +29,8 @@ fn unknown_paths_and_methods_are_not_found() {
         ("POST", "/api/process/a/b/c"),
         ("GET", "/api/health"),
         ("POST", "/api/shutdown"),
-        ("POST", "/api/expose-port"),
+        ("POST", "/api/init"),
+        ("GET", "/api/tunnels"),
         ("GET", "/api/process/x/../ping"),
     ] {
         let told = api.ask(method, path, "", "");
@@ -103,15 +104,13 @@ fn ids_that_could_be_paths_are_refused() {
 #[test]
 fn a_body_beyond_the_limit_is_refused() {
     let api = Api::start();
-    let body = format!("{{\"path\":\"/x\",\"content\":\"{}\"}}", "x".repeat(17 << 20));
-    // The server may close before it has read all.
-    let answer = api.server.say(
-        format!(
-            "POST /api/write HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .as_bytes(),
-    );
-    assert!(answer.is_empty() || answer.contains("FILE_TOO_LARGE"), "{answer}");
+    for (route, size) in [("mkdir", 17 << 20), ("write", 101 << 20)] {
+        let body = format!("{{\"path\":\"/x\",\"content\":\"{}\"}}", "x".repeat(size));
+        let head = format!("POST /api/{route} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
+        // The server may close before it has read all.
+        let answer = api.server.say(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        assert!(answer.is_empty() || answer.contains("FILE_TOO_LARGE"), "{answer}");
+    }
+    assert!(!std::fs::exists("/x").unwrap());
     api.get("/api/ping").ok();
 }
