@@ -1,4 +1,4 @@
-//! `/api/port-watch`: waits until a port answers, or the process that should open it has ended.
+//! `/api/port-watch`: waits until a port answers, or the process that should open it has ended. No port gets a public address.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::routing::post;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{delete, get, post};
 use penfold_client::{Client, ServerAddress};
 use penfold_server::sent_body::{self, Sink};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::RouteResult;
+use crate::answer::{RouteResult, success_answer};
 use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::processes::{Watched, watched_process};
@@ -30,7 +32,26 @@ const PAUSES: (u64, u64) = (100, 10_000);
 
 /// The routes for ports.
 pub(crate) fn routes() -> Router<ApiState> {
-    Router::new().route("/api/port-watch", post(watch))
+    Router::new()
+        .route("/api/port-watch", post(watch))
+        .route("/api/expose-port", post(expose))
+        .route("/api/exposed-ports", get(list_exposed))
+        .route("/api/exposed-ports/{port}", delete(unexpose))
+}
+
+/// Refuses to give a port a public address: clients before 0.12 ask for one.
+async fn expose() -> ApiError {
+    let message =
+        "penfold gives ports no public addresses; the port is reachable on the host's loopback addresses";
+    ApiError::new(Code::PortOperationError, message).status(StatusCode::NOT_IMPLEMENTED)
+}
+
+async fn list_exposed() -> Response {
+    success_answer(json!({ "ports": [], "count": 0 }))
+}
+
+async fn unexpose(Path(port): Path<String>) -> ApiError {
+    ApiError::new(Code::PortNotExposed, format!("Port {port} has no public address")).with("port", port)
 }
 
 #[derive(Debug, Deserialize)]

@@ -119,3 +119,14 @@ fn a_server_that_is_started_as_a_process_is_waited_for() {
     api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
     assert!(TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(5)).is_err());
 }
+
+#[test]
+fn no_port_gets_a_public_address_and_the_list_of_them_is_empty() {
+    let api = Api::start();
+    let error = api.post("/api/expose-port", &json!({ "port": 8080 })).fails(501, "PORT_OPERATION_ERROR");
+    assert!(error["message"].as_str().unwrap().contains("no public addresses"), "{error}");
+    let told = api.get("/api/exposed-ports?session=s").ok();
+    assert_eq!((&told["ports"], &told["count"]), (&json!([]), &json!(0)));
+    let error = api.delete("/api/exposed-ports/8080?session=s").fails(404, "PORT_NOT_EXPOSED");
+    assert_eq!(error["context"]["port"], "8080");
+}
