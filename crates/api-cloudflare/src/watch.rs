@@ -36,10 +36,13 @@ async fn watch(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError
     let path = request.top.clone();
     let opened = api.call(move |api| {
         let places = take_places(api)?;
-        match Tree::open(request) {
-            Err(end @ (WatchEnd::Failed(_) | WatchEnd::NoInstances)) => Err(open_error(&path, &end)),
-            other => Ok((path, places, other)),
+        let mut opened = Tree::open(request);
+        match &mut opened {
+            Err(end @ (WatchEnd::Failed(_) | WatchEnd::NoInstances)) => return Err(open_error(&path, end)),
+            Ok(tree) => tree.watch_above(),
+            Err(_) => {}
         }
+        Ok((path, places, opened))
     });
     let (path, places, opened) = opened.await?;
     Ok(match opened {

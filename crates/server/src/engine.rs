@@ -303,9 +303,28 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::tokens::Tokens;
 
     fn engine() -> Engine {
         Engine::new(&Config::of_test(), &Metrics::default())
+    }
+
+    /// spec: 15.4
+    #[test]
+    fn all_tenants_share_the_places_for_watches_and_large_bodies() {
+        let engine = engine();
+        let tenant = |name: &str| {
+            let tokens = Tokens::parse(format!("{name} {name}-0123456789abcdef").as_bytes()).unwrap();
+            let token = tokens.find(format!("{name}-0123456789abcdef").as_bytes()).unwrap();
+            engine.for_tenant(&token.tenant, &Metrics::default())
+        };
+        let (alice, bob) = (tenant("alice"), tenant("bob"));
+        let watches: Vec<_> = std::iter::from_fn(|| alice.watch_place()).take(1000).collect();
+        assert_eq!((watches.len(), bob.watch_place().is_none()), (WATCHES, true));
+        let bodies: Vec<_> = std::iter::from_fn(|| alice.large_body()).take(1000).collect();
+        assert_eq!((bodies.len(), bob.large_body().is_none()), (LARGE_BODIES, true));
+        drop((watches, bodies));
+        assert!(bob.watch_place().is_some() && bob.large_body().is_some());
     }
 
     /// spec: 15.4.2

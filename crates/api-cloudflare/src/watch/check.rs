@@ -76,9 +76,7 @@ fn look(
 
 /// Counts the changes of a tree so far; `None` if it cannot be watched any longer.
 fn refreshed(mut kept: KeptTree, request: &TreeRequest) -> Option<KeptTree> {
-    if !kept.tree.is_at_path() {
-        return None;
-    }
+    kept.tree.check_path().ok()?;
     for _ in 0..BATCHES {
         let cursor = &mut kept.cursor;
         match kept.tree.drain(&mut |_| *cursor += 1) {

@@ -136,6 +136,7 @@ impl ChangeStream {
         let mut pending = std::mem::take(&mut self.pending);
         let drained = self.api.app.engine.call(move |_| {
             let more = tree.drain(&mut |change| pending.add(change));
+            let more = more.and_then(|more| tree.check_path().map(|()| more));
             (tree, pending, more)
         });
         let (tree, pending, more) = drained.await.ok()?;
@@ -225,7 +226,7 @@ fn change_event(change: &Change, time: &str) -> String {
 fn last_event(end: &WatchEnd) -> String {
     let text = end.to_string();
     match end {
-        WatchEnd::Removed | WatchEnd::Moved => sse::event_text("stopped", json!({ "reason": text })),
+        WatchEnd::Gone => sse::event_text("stopped", json!({ "reason": text })),
         _ => sse::event_text("error", json!({ "error": text })),
     }
 }

@@ -59,18 +59,24 @@ impl Pattern {
     fn matches(&self, path: &str) -> bool {
         let mut places = vec![false; self.0.len() + 1];
         let mut before = '/';
+        // Whether a place is reached.
+        let mut is_alive = false;
         for character in path.chars().chain(['/']) {
             if before == '/'
                 && let Some(first) = places.first_mut()
             {
                 *first = true;
+                is_alive = true;
+            }
+            before = character;
+            if !is_alive {
+                continue;
             }
             self.skip_empty(&mut places);
             if character == '/' && places.last() == Some(&true) {
                 return true;
             }
-            self.step(&mut places, character);
-            before = character;
+            is_alive = self.step(&mut places, character);
         }
         false
     }
@@ -85,9 +91,9 @@ impl Pattern {
         }
     }
 
-    /// Moves the places over one more character.
-    fn step(&self, places: &mut [bool], character: char) {
-        let mut is_passed = false;
+    /// Moves the places over one more character. Returns whether one is reached.
+    fn step(&self, places: &mut [bool], character: char) -> bool {
+        let (mut is_passed, mut is_alive) = (false, false);
         let parts = self.0.iter().map(Some).chain([None]);
         for (place, part) in places.iter_mut().zip(parts) {
             let was_here = *place;
@@ -97,6 +103,7 @@ impl Pattern {
                 _ => false,
             };
             *place = is_passed || (was_here && stays);
+            is_alive |= *place;
             is_passed = was_here
                 && match part {
                     Some(Part::Exactly(wanted)) => *wanted == character,
@@ -104,6 +111,7 @@ impl Pattern {
                     _ => false,
                 };
         }
+        is_alive
     }
 }
 

@@ -71,10 +71,8 @@ pub(crate) enum WatchEnd {
     NoWatches,
     #[error("the server's user can have no more watches (fs.inotify.max_user_instances)")]
     NoInstances,
-    #[error("the watched path was removed")]
-    Removed,
-    #[error("the watched path was moved")]
-    Moved,
+    #[error("the watched path was removed, moved or replaced")]
+    Gone,
     #[error("cannot watch the path: {0}")]
     Failed(#[from] io::Error),
 }
@@ -94,6 +92,8 @@ pub(crate) struct Tree {
     moved: Vec<(u32, PathBuf)>,
     /// Device and inode of the top.
     identity: (u64, u64),
+    /// The descriptor of the watch of the directory above the top.
+    above: Option<i32>,
 }
 
 /// An event of the kernel.
@@ -125,6 +125,7 @@ impl Tree {
             listed: HashSet::new(),
             moved: Vec::new(),
             identity: (metadata.dev(), metadata.ino()),
+            above: None,
             request,
         };
         if tree.request.is_recursive && metadata.is_dir() {
@@ -132,6 +133,13 @@ impl Tree {
             tree.add_all(inner, None)?;
         }
         Ok(tree)
+    }
+
+    /// Has the kernel report the end of the top also while a process has it as its working directory, if the directory above can be read.
+    pub(crate) fn watch_above(&mut self) {
+        let flags = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+        let above = self.request.top.parent();
+        self.above = above.and_then(|path| inotify::add_watch(&*self.inotify, path, flags).ok());
     }
 
     /// Duplicates the descriptor, which is readable when there are changes.
@@ -142,10 +150,14 @@ impl Tree {
         self.inotify.try_clone()
     }
 
-    /// Tells whether the path of the top still leads to what is watched.
-    pub(crate) fn is_at_path(&self) -> bool {
-        std::fs::metadata(&self.request.top)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    /// Checks that the path of the top still leads to what is watched. The kernel does not report that a directory above was moved.
+    ///
+    /// # Errors
+    /// [`WatchEnd::Gone`] if not.
+    pub(crate) fn check_path(&self) -> Result<(), WatchEnd> {
+        let found = std::fs::metadata(&self.request.top);
+        let is_same = found.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
+        if is_same { Ok(()) } else { Err(WatchEnd::Gone) }
     }
 
     /// Calls `each` with the changes so far. Returns whether there may be more already.
@@ -190,14 +202,21 @@ impl Tree {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return Err(WatchEnd::Overflow);
         }
+        if self.above == Some(watch) {
+            return if name.as_deref() == self.request.top.file_name().map(Path::new) {
+                self.check_path()
+            } else {
+                Ok(())
+            };
+        }
         // A watch that was forgotten may have events in the queue.
         let Some(watched) = self.watched.get(&watch) else { return Ok(()) };
         if flags.intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::UNMOUNT) {
             self.watched.remove(&watch);
-            return if watch == self.top { Err(WatchEnd::Removed) } else { Ok(()) };
+            return if watch == self.top { Err(WatchEnd::Gone) } else { Ok(()) };
         }
         if flags.contains(ReadFlags::MOVE_SELF) {
-            return if watch == self.top { Err(WatchEnd::Moved) } else { Ok(()) };
+            return if watch == self.top { Err(WatchEnd::Gone) } else { Ok(()) };
         }
         let is_directory = flags.contains(ReadFlags::ISDIR);
         let path = match name {

@@ -50,16 +50,30 @@ fn a_client_that_goes_away_ends_its_watch_and_no_watch_has_a_thread() {
 }
 
 #[test]
-fn a_top_that_is_removed_or_moved_stops_the_watch() {
+fn a_top_that_is_removed_moved_or_replaced_stops_the_watch() {
     let api = Api::start();
+    let stops = |events| {
+        assert_eq!(last(events, "stopped", "reason"), "the watched path was removed, moved or replaced");
+    };
     let (top, events) = watch_new(&api, "removed", &json!({}));
     fs::write(format!("{top}/a"), "").unwrap();
     fs::remove_file(format!("{top}/a")).unwrap();
     fs::remove_dir(&top).unwrap();
-    assert_eq!(last(events, "stopped", "reason"), "the watched path was removed");
+    stops(events);
     let (top, events) = watch_new(&api, "moved", &json!({}));
     fs::rename(&top, api.path("elsewhere")).unwrap();
-    assert_eq!(last(events, "stopped", "reason"), "the watched path was moved");
+    fs::create_dir(&top).unwrap();
+    stops(events);
+    // A shell keeps the directory that is removed.
+    let (top, events) = watch_new(&api, "held", &json!({}));
+    api.out("s", &format!("cd {top}; rmdir {top}"));
+    stops(events);
+    // A directory above is moved: that shows at the next change.
+    fs::create_dir(api.path("above")).unwrap();
+    let (_, events) = watch_new(&api, "above/top", &json!({}));
+    fs::rename(api.path("above"), api.path("away")).unwrap();
+    fs::write(api.path("away/top/a"), "").unwrap();
+    stops(events);
 }
 
 /// spec: 15.5
