@@ -389,3 +389,45 @@ fn kind_of(flags: ReadFlags) -> Option<ChangeKind> {
 fn watch_error(errno: Errno) -> WatchEnd {
     if errno == Errno::NOSPC { WatchEnd::NoWatches } else { WatchEnd::Failed(errno.into()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_that_are_made_while_a_new_directory_is_listed_are_reported_once() {
+        const DIRECTORIES: usize = 400;
+        const FILES: usize = 8;
+        let dir = tempfile::tempdir().unwrap();
+        let mut tree = Tree::open(TreeRequest {
+            top: dir.path().to_owned(),
+            is_recursive: true,
+            filter: Filter::Exclude(Vec::new()),
+            kinds: vec![ChangeKind::Create],
+        })
+        .unwrap();
+        let mut seen = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..DIRECTORIES {
+                    let made = dir.path().join(number.to_string());
+                    fs::create_dir(&made).unwrap();
+                    for file in 0..FILES {
+                        fs::write(made.join(file.to_string()), "").unwrap();
+                    }
+                }
+                fs::write(dir.path().join("end"), "").unwrap();
+            });
+            while !seen.iter().any(|path: &String| path.ends_with("/end")) {
+                tree.drain(&mut |change| seen.push(change.path)).unwrap();
+            }
+        });
+        while tree.drain(&mut |change| seen.push(change.path)).unwrap() {}
+        let count = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!((count, seen.len()), (DIRECTORIES * (FILES + 1) + 1, count), "none twice, none missed");
+    }
+}

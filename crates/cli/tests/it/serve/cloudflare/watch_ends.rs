@@ -123,6 +123,8 @@ fn changes_that_the_kernel_has_lost_are_an_error_event() {
 #[test]
 fn a_tenant_has_a_number_of_watches_at_most() {
     let api = Api::start();
+    // It has a watch of its own.
+    api.server.await_ready();
     let (top, first) = watch_new(&api, "top", &json!({}));
     let before = descriptors(&api);
     let others: Vec<Events> = (1..32).map(|_| watch(&api, &top, &json!({}))).collect();
