@@ -70,8 +70,8 @@ fn more_changes_than_the_kernel_keeps_are_a_change_and_nothing_later_is_missed()
 #[test]
 fn a_version_of_another_server_or_of_another_directory_asks_for_a_new_beginning() {
     let mut api = Api::start();
-    let top = api.path("top");
-    fs::create_dir(&top).unwrap();
+    let top = api.path("above/top");
+    fs::create_dir_all(&top).unwrap();
     let (_, old) = check(&api, &top, None);
     api.replace_server();
     let again = told(&api, &top, Some(&old));
@@ -80,9 +80,9 @@ fn a_version_of_another_server_or_of_another_directory_asks_for_a_new_beginning(
     assert_eq!(check(&api, &top, Some(version)).0, "unchanged");
     let again = told(&api, &top, Some(&old));
     assert_eq!((&again["status"], &again["reason"]), (&json!("resync"), &json!("restarted")));
-    // Another directory is at the path.
-    fs::rename(&top, api.path("old")).unwrap();
-    fs::create_dir(&top).unwrap();
+    // Another directory is at the path. The kernel does not report that.
+    fs::rename(api.path("above"), api.path("old")).unwrap();
+    fs::create_dir_all(&top).unwrap();
     let again = told(&api, &top, Some(version));
     assert_eq!((&again["status"], &again["reason"]), (&json!("resync"), &json!("expired")));
     fs::remove_dir(&top).unwrap();
