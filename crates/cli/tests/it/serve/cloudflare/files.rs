@@ -2,10 +2,13 @@
 
 use std::io::{BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
 
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde_json::{Value, json};
 
+use super::super::Stream;
 use super::super::faults::SmallDisk;
 use super::{Api, Told, output, serve};
 use crate::support::{TestEnv, Who, is_root, skip, wait_until};
@@ -99,27 +102,31 @@ fn two_large_bodies_at_one_time_are_read_and_a_third_is_refused() {
     let path = api.path("large");
     let content = "x".repeat(17 << 20);
     let body = json!({ "path": path, "content": content }).to_string();
-    let begin = || {
-        let mut stream = api.server.connect();
-        let head = "POST /api/write HTTP/1.1\r\nhost: a\r\nconnection: close\r\n";
-        write!(stream, "{head}content-length: {}\r\n\r\n{}", body.len(), &body[..1]).unwrap();
-        stream
-    };
-    let [first, second] = [begin(), begin()];
-    // Each has its place once its first byte was read.
-    wait_until("both have a place", || {
-        let told = Told::read(&mut BufReader::new(begin()));
-        told.status == 429
-    });
-    let told = Told::read(&mut BufReader::new(begin()));
+    let head = "POST /api/write HTTP/1.1\r\nhost: a\r\nconnection: close\r\n";
+    let begun = format!("{head}content-length: {}\r\n\r\n{}", body.len(), &body[..1]);
+    let (sender, answers) = mpsc::channel();
+    let mut streams: Vec<UnixStream> = Vec::new();
+    for number in 0..3 {
+        let mut stream = UnixStream::connect(api.server.path()).unwrap();
+        stream.write_all(begun.as_bytes()).unwrap();
+        streams.push(stream.try_clone().unwrap());
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let answer: Box<dyn Stream> = Box::new(stream);
+            sender.send((number, Told::read(&mut BufReader::new(answer)))).unwrap();
+        });
+    }
+    // The others wait for their bodies.
+    let (refused, told) = answers.recv().unwrap();
     let error = told.fails(429, "INTERNAL_ERROR");
     assert!(error["message"].as_str().unwrap().contains("large bodies"), "{error}");
+    streams.remove(refused);
     // Others are not concerned.
     api.post("/api/write", &json!({ "path": api.path("small"), "content": "x" })).ok();
-    drop(second);
-    let mut first = BufReader::new(first);
-    first.get_mut().write_all(&body.as_bytes()[1..]).unwrap();
-    Told::read(&mut first).ok();
+    for mut stream in streams {
+        stream.write_all(&body.as_bytes()[1..]).unwrap();
+        answers.recv().unwrap().1.ok();
+    }
     assert_eq!(std::fs::read_to_string(&path).unwrap().len(), content.len());
     wait_until("there is room", || {
         api.post("/api/write", &json!({ "path": path, "content": content })).status == 200
