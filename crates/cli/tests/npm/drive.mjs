@@ -295,7 +295,8 @@ const checks = {
     assert.deepEqual([other.status, other.reason], ['resync', 'restarted']);
   },
   'no port gets a public address': async () => {
-    if (!client.ports.exposePort) return;
+    // The stub of RPC has any name.
+    if (transport === 'rpc' || !client.ports.exposePort) return;
     const error = await fails(client.ports.exposePort(8080, session), 'PORT_OPERATION_ERROR', 501);
     assert.match(error.message, /no public addresses/);
     assert.deepEqual((await client.ports.getExposedPorts(session)).ports, []);

@@ -38,6 +38,15 @@ impl WebSocket {
 
     #[track_caller]
     pub fn with(server: &Server, path: &str, headers: &str) -> WebSocket {
+        WebSocket::try_with(server, path, headers).unwrap_or_else(|head| panic!("{head}"))
+    }
+
+    /// Opens it, or returns the head of the answer.
+    ///
+    /// # Errors
+    /// When the server refuses.
+    #[track_caller]
+    pub fn try_with(server: &Server, path: &str, headers: &str) -> Result<WebSocket, String> {
         let mut socket = WebSocket { stream: server.connect(), read: Vec::new() };
         socket.stream.write_all(request(path, headers).as_bytes()).unwrap();
         let head = loop {
@@ -48,14 +57,16 @@ impl WebSocket {
             assert!(socket.fill(), "no answer: {}", String::from_utf8_lossy(&socket.read));
         };
         let head = String::from_utf8_lossy(&head).to_lowercase();
-        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        if !head.starts_with("http/1.1 101 ") {
+            return Err(head);
+        }
         assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
-        socket
+        Ok(socket)
     }
 
     /// Reads more; `false` if there is no more.
     fn fill(&mut self) -> bool {
-        let mut part = [0; 64 << 10];
+        let mut part = vec![0; 64 << 10];
         match self.stream.read(&mut part) {
             Ok(0) => false,
             Ok(length) => {
@@ -73,11 +84,11 @@ impl WebSocket {
         match payload.len() {
             length @ 0..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
             length @ 126..65536 => {
-                frame.push(0x80 | 126);
+                frame.push(0xfe);
                 frame.extend(u16::try_from(length).unwrap().to_be_bytes());
             }
             length => {
-                frame.push(0x80 | 127);
+                frame.push(0xff);
                 frame.extend(u64::try_from(length).unwrap().to_be_bytes());
             }
         }

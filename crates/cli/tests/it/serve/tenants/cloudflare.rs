@@ -24,7 +24,7 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 36] = [
+const RULES: [(&str, &str, bool, About); 39] = [
     ("POST", "/api/git/checkout", false, About::Session),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
