@@ -57,8 +57,8 @@ pub(super) struct TerminalQuery {
     offset: Option<u64>,
 }
 
-/// Opens a WebSocket to the terminal of a sandbox, which has the size of its smallest client. Messages are as for an exec, without `signal`
-/// and `end_input`; what the programs draw anew has no `id`. After the end of the sandbox comes `end`, and after the loss of its supervisor
+/// Opens a WebSocket to the terminal of a sandbox, which has the size of its smallest client. Messages are as for an exec, without `signal`;
+/// what the programs draw anew has no `id`. After the end of the sandbox comes `end`, and after the loss of its supervisor
 /// `error`: then the client may attach again. A client that leaves ends nothing.
 #[utoipa::path(
     get, path = "/sandboxes/{id}/attach", tag = "sandboxes", operation_id = "attach",
@@ -203,8 +203,10 @@ impl Viewer {
                     Ok(ClientMessage::Signal(_)) => {
                         Err(Problem::field("signal", "not for a terminal: its keys send signals"))
                     }
+                    // It has a key for that: only this client types no more.
                     Ok(ClientMessage::EndInput(_)) => {
-                        Err(Problem::field("end_input", "not for a terminal: it has a key for that"))
+                        let _ = attach::tell(sender, "input_ended", &json!({})).await;
+                        Ok(())
                     }
                     Err(error) => Err(Problem::new(Kind::InvalidJson, error.to_string())),
                 },

@@ -83,6 +83,22 @@ impl<'a> Attach<'a> {
         }
     }
 
+    /// Opens the socket now, so that what the server refuses is told before anything else happens.
+    ///
+    /// # Errors
+    /// When the server is not there, or refuses.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.opened().map(drop)
+    }
+
+    fn opened(&mut self) -> Result<&mut Socket, Error> {
+        if self.socket.is_none() {
+            let from = self.last_id.as_ref().map(|id| format!("&offset={id}")).unwrap_or_default();
+            self.socket = Some(Socket::open(self.client, &format!("{}{from}", self.path), &self.input)?);
+        }
+        self.socket.as_mut().ok_or_else(|| self.client.lost("the socket is gone"))
+    }
+
     fn may_retry(&mut self) -> bool {
         let was_open = self.socket.is_some() || self.away.is_some();
         let is_whole = self.is_terminal || self.has_input_ended;
@@ -90,18 +106,16 @@ impl<'a> Attach<'a> {
     }
 
     fn try_next(&mut self) -> Result<Option<LogEvent>, Error> {
-        let socket = if let Some(socket) = &mut self.socket {
-            socket
-        } else {
-            let from = self.last_id.as_ref().map(|id| format!("&offset={id}")).unwrap_or_default();
-            let opened = Socket::open(self.client, &format!("{}{from}", self.path), &self.input)?;
-            self.socket.insert(opened)
-        };
-        let Some(event) = socket.next(self.client)? else {
-            return Err(self.client.lost("the stream ended before the command did"));
+        let client = self.client;
+        let socket = self.opened()?;
+        let Some(event) = socket.next(client)? else {
+            return Err(client.lost("the stream ended before the command did"));
         };
         match event.name.as_str() {
-            "input_ended" => self.has_input_ended = true,
+            "input_ended" => {
+                self.has_input_ended = true;
+                return Ok(Some(LogEvent::InputEnded));
+            }
             // The command reads no more, which is its matter.
             "refused" => {}
             _ => {

@@ -87,6 +87,8 @@ pub enum LogEvent {
     Damaged(u64),
     /// Nothing for a while.
     Silence,
+    /// All input of this client was written.
+    InputEnded,
     /// The command has ended, and all output was read.
     End(LogEnd),
 }

@@ -106,7 +106,7 @@ impl Shown<'_> {
                 LogEvent::Lost(number) => self.gap(number, LOST),
                 LogEvent::Damaged(number) => self.gap(number, DAMAGED),
                 LogEvent::Silence if is_hung_up() => return Ok(()),
-                LogEvent::Silence => {}
+                LogEvent::Silence | LogEvent::InputEnded => {}
                 LogEvent::End(_) => return self.output.finish().map_err(Stopped::Write),
             }
         }

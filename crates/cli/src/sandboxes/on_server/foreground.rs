@@ -172,7 +172,7 @@ pub(crate) fn copy_events(
                 remark(&format!("{} of output were lost: the log could not be written", bytes(number)));
             }
             LogEvent::Damaged(number) => remark(&format!("{} of the log are damaged", bytes(number))),
-            LogEvent::Silence => {}
+            LogEvent::Silence | LogEvent::InputEnded => {}
             LogEvent::End(_) => return Ok(()),
         }
     }

@@ -4,6 +4,8 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use penfold_client::{Attach, Client, Error, LogEvent, TerminalSize};
 use penfold_state::wire::Size;
@@ -13,6 +15,9 @@ use rustix::process::Signal;
 use super::foreground::{Signals, copy_events};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, End, Raw, Relay};
+
+/// The time for the last keys of a viewer that leaves.
+const LAST_INPUT: Duration = Duration::from_secs(5);
 
 /// How the view of a terminal ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +57,26 @@ impl RemoteTerminal<'_> {
         let failed = "cannot show the terminal of a command on a server";
         let (inside, theirs) = UnixStream::pair().or_fail(FailureKind::NotStarted, failed)?;
         let _ = signal::block_signals(&SignalSet::of([Signal::WINCH.as_raw()]));
-        let raw = self.typed.then(Raw::enter).and_then(Result::ok);
         let (client, path, from_start) = (self.client.again()?, self.path.clone(), self.from_start);
-        let (sender, size) = std::sync::mpsc::channel();
-        let ended = theirs.try_clone().or_fail(FailureKind::NotStarted, failed)?;
+        let (opened, size) = mpsc::channel();
+        let (ended, end) = mpsc::channel();
         let copying = std::thread::Builder::new().spawn(move || {
             let done = copy(&client, path, &theirs, |attached, size| {
-                // Without a receiver, the viewer has left.
-                let _ = sender.send(size);
-                if from_start { attached.from_start() } else { attached }
+                let mut attached = if from_start { attached.from_start() } else { attached };
+                attached.open()?;
+                let _ = opened.send(size);
+                Ok(attached)
             });
-            // The relay sees the end.
+            // Before the relay sees the end. Without a receiver, the viewer has left.
+            let _ = ended.send(done);
             let _ = theirs.shutdown(Shutdown::Both);
-            done
         });
-        let copying = copying.or_fail(FailureKind::NotStarted, failed)?;
+        copying.or_fail(FailureKind::NotStarted, failed)?;
+        let unknown = || Failure::new(FailureKind::Unverified, failed);
+        let Ok(size) = size.recv() else {
+            return end.recv().map_err(|_| unknown())?.map(|()| Left::Ended).map_err(Failure::from);
+        };
+        let raw = self.typed.then(Raw::enter).and_then(Result::ok);
         let relay = Relay {
             inside: inside.as_fd(),
             typed: self.typed,
@@ -74,42 +84,35 @@ impl RemoteTerminal<'_> {
             leave: self.keys,
             over: None,
         };
-        let size = size.recv().ok();
-        let end = relay.run(|now| size.iter().for_each(|size| size.set(now)));
+        let left = relay.run(|now| size.set(now));
         drop(raw);
-        match end.or_fail(FailureKind::Unverified, failed)? {
-            End::Closed => {
-                let done = copying.join().map_err(|_| Failure::new(FailureKind::Unverified, failed))?;
-                done.map(|()| Left::Ended).map_err(Failure::from)
-            }
-            end => {
-                let _ = ended.shutdown(Shutdown::Both);
-                Ok(Left::Viewer(end))
+        match left.or_fail(FailureKind::Unverified, failed)? {
+            End::Closed => end.recv().map_err(|_| unknown())?.map(|()| Left::Ended).map_err(Failure::from),
+            left => {
+                // What was typed before reaches the programs.
+                let _ = inside.shutdown(Shutdown::Both);
+                let _ = end.recv_timeout(LAST_INPUT);
+                Ok(Left::Viewer(left))
             }
         }
     }
 }
 
-/// Copies in both directions until the command has ended.
+/// Copies in both directions until the command has ended, or the viewer has left and what it typed was sent.
 fn copy(
     client: &Client,
     path: String,
     stream: &UnixStream,
-    begin: impl FnOnce(Attach<'_>, TerminalSize) -> Attach<'_>,
+    begin: impl FnOnce(Attach<'_>, TerminalSize) -> Result<Attach<'_>, Error>,
 ) -> Result<(), Error> {
     let input = stream.try_clone().map_err(Error::Client)?;
     let (attached, size) = Attach::new(client, path, input, true)?;
-    let mut attached = begin(attached, size);
+    let mut attached = begin(attached, size)?;
     loop {
         match attached.next_event()? {
-            LogEvent::Output(frame) => {
-                let shown = relay::write_all(stream.as_fd(), &frame.bytes());
-                // The viewer has left.
-                if shown.is_err() {
-                    return Ok(());
-                }
-            }
-            LogEvent::End(_) => return Ok(()),
+            // A viewer that has left reads nothing.
+            LogEvent::Output(frame) => drop(relay::write_all(stream.as_fd(), &frame.bytes())),
+            LogEvent::End(_) | LogEvent::InputEnded => return Ok(()),
             _ => {}
         }
     }

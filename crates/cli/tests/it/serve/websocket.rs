@@ -1,10 +1,12 @@
 //! A WebSocket client that hides nothing.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::time::Instant;
 
 use serde_json::Value;
 
 use super::{Server, Stream};
+use crate::support::DEADLINE;
 
 /// A message of the server.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,6 +119,7 @@ impl WebSocket {
     /// Waits for the next message.
     #[track_caller]
     pub fn receive(&mut self) -> Frame {
+        let begun = Instant::now();
         loop {
             if let Some((kind, payload)) = self.take() {
                 match kind {
@@ -128,7 +131,10 @@ impl WebSocket {
                         let reason = payload.get(2..).unwrap_or_default();
                         return Frame::Close(code, String::from_utf8_lossy(reason).into_owned());
                     }
-                    9 => drop(self.send(10, &payload)),
+                    9 => {
+                        self.send(10, &payload);
+                        assert!(begun.elapsed() < DEADLINE, "the server has nothing to say");
+                    }
                     _ => {}
                 }
             } else if !self.fill() {

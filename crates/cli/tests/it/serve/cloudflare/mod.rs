@@ -10,6 +10,7 @@ mod processes;
 mod restart;
 mod routes;
 mod sessions;
+mod sockets;
 mod stuck;
 mod table;
 mod tokens;

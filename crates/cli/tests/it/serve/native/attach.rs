@@ -155,9 +155,9 @@ fn a_terminal_of_an_exec_has_its_size_its_keys_and_several_viewers() {
     let (mut one, mut two) = (Heard::default(), Heard::default());
     one.until(&mut first, |heard| heard.stdout.contains("$ "));
     first.json(&json!({ "resize": { "rows": 41, "columns": 123 } }));
-    first.json(&json!({ "input": "stty size; cat\n" }));
+    first.json(&json!({ "input": "stty size; sh -c 'echo up; exec cat'\n" }));
     for (heard, socket) in [(&mut one, &mut first), (&mut two, &mut second)] {
-        heard.until(socket, |heard| heard.stdout.contains("41 123\r\n"));
+        heard.until(socket, |heard| heard.stdout.contains("41 123\r\nup\r\n"));
     }
     // A key, which ends `cat`.
     second.binary(b"\x03");
@@ -194,10 +194,7 @@ fn a_client_that_leaves_ends_the_exec_only_if_it_said_so() {
     let (left, child) = leave("?ends_with_client=true");
     wait_until("the tree of the exec is gone", || child.has_ended());
     let ended = get(&server, &format!("{left}/wait")).with(200).json();
-    assert_eq!(
-        (&ended["exit"], &ended["cause"]),
-        (&json!({ "signal": Signal::HUP.as_raw() }), &json!("stop"))
-    );
+    assert_eq!((&ended["ended"], &ended["cause"]), (&json!(true), &json!("stop")));
     let (path, child) = leave("");
     // Another client finds it alive.
     let mut socket = attach(&server, &path);
@@ -299,7 +296,7 @@ fn a_terminal_of_a_sandbox_is_shown_anew_or_from_the_beginning() {
     socket.json(&json!({ "input": "stty size\n" }));
     heard.until(&mut socket, |heard| heard.stdout.contains("30 90\r\n"));
     for (text, kind) in
-        [(r#"{"signal": "INT"}"#, "invalid_field"), (r#"{"end_input": true}"#, "invalid_field")]
+        [(r#"{"signal": "INT"}"#, "invalid_field"), (r#"{"resize": {"rows": 1}}"#, "invalid_json")]
     {
         socket.text(text);
         heard.until(&mut socket, |heard| !heard.others.is_empty());
