@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Api, Server};
 use crate::serve::websocket::{Frame, WebSocket};
-use crate::support::{Process, wait_until};
+use crate::support::{Process, TestEnv, wait_until};
 
 /// Sends a request over a socket.
 fn send(socket: &mut WebSocket, id: &str, method: &str, path: &str, body: &Value) {
@@ -138,6 +138,17 @@ fn a_socket_has_a_number_of_requests_at_one_time_and_its_end_ends_nothing() {
     api.delete("/api/process/p").ok();
 }
 
+/// A server whose shells read no file of this user.
+#[track_caller]
+fn start() -> Api {
+    let env = TestEnv::new();
+    let home = env.path("work");
+    let server = Server::start_with(&env, "api.sock", &["--api", "cloudflare"], |command| {
+        command.env("HOME", home);
+    });
+    Api { env, server }
+}
+
 /// A client of a terminal.
 struct Pty {
     socket: WebSocket,
@@ -179,7 +190,7 @@ impl Pty {
 /// spec: 15.21
 #[test]
 fn a_terminal_has_its_size_its_viewers_and_its_end() {
-    let api = Api::start();
+    let api = start();
     let mut first = Pty::open(&api.server, "s", "&cols=100&rows=30");
     first.types("stty size; echo $TERM\n");
     first.shows("30 100\r\nxterm-256color\r\n");
@@ -220,7 +231,7 @@ fn a_terminal_has_its_size_its_viewers_and_its_end() {
 /// spec: 15.21
 #[test]
 fn a_terminal_outlives_its_server_and_ends_with_its_session() {
-    let mut api = Api::start();
+    let mut api = start();
     let mut pty = Pty::open(&api.server, "s", "");
     pty.types("echo pid-$$; X=kept; sleep 4832 &\n");
     pty.shows("pid-");
@@ -246,7 +257,7 @@ fn a_terminal_outlives_its_server_and_ends_with_its_session() {
 /// spec: 13.7, 15.21
 #[test]
 fn terminals_that_write_without_end_do_not_delay_a_kill() {
-    let api = Api::start();
+    let api = start();
     // Their clients read nothing more.
     let _silent: Vec<Pty> = (0..8)
         .map(|number| {
