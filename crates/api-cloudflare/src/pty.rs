@@ -25,7 +25,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::answer::RouteResult;
 use crate::api::{Api, ApiState};
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::ids::{SessionId, query_value};
 use crate::processes;
 use crate::sessions::{self, Session};
@@ -79,7 +79,7 @@ async fn open(State(api): State<ApiState>, uri: Uri, upgrade: Result<Upgrade, No
         // Two clients at one time get one terminal.
         let _turn = api.locks.lock(&format!("{}\npty", id.as_str())).await;
         let session = session.clone();
-        api.call(move |api| find_or_start(api, &session, shell, size)).await?
+        api.call(move |api| find_or_start(api, &session, &shell, size)).await?
     };
     let seen = {
         let session = session.clone();
@@ -90,7 +90,7 @@ async fn open(State(api): State<ApiState>, uri: Uri, upgrade: Result<Upgrade, No
 }
 
 /// Returns the number of the session's terminal, and starts one if there is none.
-fn find_or_start(api: &Api, session: &Session, shell: String, size: Size) -> Result<u32, ApiError> {
+fn find_or_start(api: &Api, session: &Session, shell: &str, size: Size) -> Result<u32, ApiError> {
     let failed = |error: &dyn std::error::Error| {
         if session.has_ended() { session.destroyed() } else { ApiError::internal(error) }
     };
@@ -105,7 +105,12 @@ fn find_or_start(api: &Api, session: &Session, shell: String, size: Size) -> Res
     start.open_input = true;
     start.log_limit = KEPT;
     start.labels = [(LABEL.to_owned(), String::new())].into();
-    execs::start_exec(&session.files, start).map(|started| started.number).map_err(|error| failed(&error))
+    execs::start_exec(&session.files, start).map(|started| started.number).map_err(|error| match &error {
+        execs::ExecError::StartFailed { .. } if !session.has_ended() => {
+            ApiError::new(Code::InvalidCommand, format!("cannot run the shell `{shell}`"))
+        }
+        error => failed(error),
+    })
 }
 
 /// Reads the last output, and leaves the reader behind it.
@@ -199,7 +204,12 @@ impl Terminal {
     async fn hear(&self, receiver: &mut SocketReceiver, sender: &SocketSender) {
         while let Some(message) = receiver.receive().await {
             let done = match message {
-                Message::Binary(bytes) => self.write(bytes).await,
+                Message::Binary(bytes) => {
+                    tokio::select! {
+                        written = self.write(bytes) => written,
+                        () = sender.gone() => return,
+                    }
+                }
                 Message::Text(text) => self.control(&text).await,
             };
             if let Err(why) = done

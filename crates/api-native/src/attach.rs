@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::model::TerminalSize;
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 
 /// The largest message of a client.
 pub(super) const LARGEST: usize = 1 << 20;
@@ -27,6 +27,19 @@ pub(super) enum ClientMessage {
     Resize(TerminalSize),
     /// A signal for the command of an exec, by name or number.
     Signal(String),
+}
+
+/// Reads a text message of a client.
+///
+/// # Errors
+/// The problem to tell.
+pub(super) fn parse(text: &str) -> Result<ClientMessage, Problem> {
+    serde_json::from_str(text).map_err(|error| {
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        let words = "one of `input`, `end_input`, `resize` and `signal` is expected";
+        let kind = if is_json { Kind::InvalidField } else { Kind::InvalidJson };
+        Problem::new(kind, format!("{words}: {error}"))
+    })
 }
 
 /// Sends the events of a followed log, to its end.

@@ -194,9 +194,9 @@ impl Viewer {
     async fn hear(&self, receiver: &mut SocketReceiver, mut typed: OwnedWriteHalf, sender: &SocketSender) {
         while let Some(message) = receiver.receive().await {
             let done = match message {
-                Message::Binary(bytes) => write(&mut typed, &bytes).await,
-                Message::Text(text) => match serde_json::from_str(&text) {
-                    Ok(ClientMessage::Input(text)) => write(&mut typed, text.as_bytes()).await,
+                Message::Binary(bytes) => write(&mut typed, &bytes, sender).await,
+                Message::Text(text) => match attach::parse(&text) {
+                    Ok(ClientMessage::Input(text)) => write(&mut typed, text.as_bytes(), sender).await,
                     Ok(ClientMessage::Resize(TerminalSize { rows, columns })) => {
                         self.resize(Size { rows, columns }).await
                     }
@@ -208,7 +208,7 @@ impl Viewer {
                         let _ = attach::tell(sender, "input_ended", &json!({})).await;
                         Ok(())
                     }
-                    Err(error) => Err(Problem::new(Kind::InvalidJson, error.to_string())),
+                    Err(problem) => Err(problem),
                 },
             };
             if let Err(problem) = done
@@ -237,7 +237,11 @@ async fn lost(sender: &SocketSender) -> Result<(), Closed> {
     attach::tell(sender, "error", &problem.json()).await
 }
 
-async fn write(typed: &mut OwnedWriteHalf, bytes: &[u8]) -> Result<(), Problem> {
-    let written = typed.write_all(bytes).await;
+/// Writes what a client types, as long as it is there.
+async fn write(typed: &mut OwnedWriteHalf, bytes: &[u8], sender: &SocketSender) -> Result<(), Problem> {
+    let written = tokio::select! {
+        written = typed.write_all(bytes) => written,
+        () = sender.gone() => return Ok(()),
+    };
     written.map_err(|_| Problem::new(Kind::HasEnded, "the terminal is gone"))
 }

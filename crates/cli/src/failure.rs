@@ -167,6 +167,12 @@ impl Failure {
         self
     }
 
+    /// Adds a hint unless there is one.
+    pub(crate) fn or_hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
     /// This failure as a program is told of it.
     pub(crate) fn refusal(&self) -> Refusal {
         let kind = match self.kind {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use penfold_control::ANSWER;
 use penfold_state::wire::Size;
 use penfold_supervisor::Modes;
-use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr};
@@ -65,6 +65,21 @@ pub(crate) enum End {
     Left,
     /// Standard input is at EOF.
     InputEnded,
+    /// This signal came, of which the caller dies once its terminal is as before.
+    Signalled(i32),
+}
+
+/// The signals that end a viewer.
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// Blocks the signals that [`Relay::run`] waits for: SIGWINCH, and with `ends_by_signal` those that end a viewer. Returns them.
+pub(crate) fn block_signals(ends_by_signal: bool) -> SignalSet {
+    let ending = ENDING.into_iter().filter(|_| ends_by_signal).map(Signal::as_raw);
+    // A signal that the caller ignores, as nohup(1) does, stays ignored.
+    let ending = ending.filter(|&number| !signal::is_ignored(number));
+    let set = SignalSet::of(ending.chain([Signal::WINCH.as_raw()]));
+    let _ = signal::block_signals(&set);
+    set
 }
 
 /// The parameters of a copy loop between two terminals.
@@ -79,10 +94,12 @@ pub(crate) struct Relay<'a> {
     pub(crate) leave: &'a [u8],
     /// Becomes readable when the command has ended: no new output follows.
     pub(crate) over: Option<BorrowedFd<'a>>,
+    /// The signals to wait for, which are blocked: SIGWINCH, and those that end the copying.
+    pub(crate) signals: SignalSet,
 }
 
 impl Relay<'_> {
-    /// Copies until one side ends, and calls `resize` with each new size. The caller must have blocked SIGWINCH.
+    /// Copies until one side ends, and calls `resize` with each new size. The caller must have blocked the signals.
     ///
     /// Afterwards this function resets the modes of the caller's terminal, such as the alternate screen: an editor that
     /// keeps running in the sandbox does not.
@@ -100,7 +117,7 @@ impl Relay<'_> {
     }
 
     fn copy(&self, mut resize: impl FnMut(Size), modes: &mut Modes) -> io::Result<End> {
-        let window = SignalFd::open(&SignalSet::of([Signal::WINCH.as_raw()]))?;
+        let signals = SignalFd::open(&self.signals)?;
         let (stdin, stdout) = (io::stdin(), io::stdout());
         // Nonblocking: a program that does not read its input must not delay the display of its output.
         rustix::io::ioctl_fionbio(self.inside, true)?;
@@ -112,7 +129,7 @@ impl Relay<'_> {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, !waiting.is_empty());
             let mut fds =
-                vec![PollFd::from_borrowed_fd(self.inside, flags), PollFd::new(&window, PollFlags::IN)];
+                vec![PollFd::from_borrowed_fd(self.inside, flags), PollFd::new(&signals, PollFlags::IN)];
             fds.extend(self.over.map(|over| PollFd::from_borrowed_fd(over, PollFlags::IN)));
             let listens = typed && waiting.len() < MAX_PENDING;
             if listens {
@@ -136,7 +153,9 @@ impl Relay<'_> {
                 return Ok(End::Closed);
             }
             if is_ready(1) {
-                while let Ok(Some(_)) = window.take() {}
+                if let Some(signal) = ending_signal(&signals) {
+                    return Ok(End::Signalled(signal));
+                }
                 resize(size());
             }
             if listens && is_ready(ready.len() - 1) {
@@ -186,6 +205,12 @@ impl Relay<'_> {
             }
         }
     }
+}
+
+/// Takes the signals that have come; one that ends a viewer, if there is one.
+fn ending_signal(signals: &SignalFd) -> Option<i32> {
+    let taken = std::iter::from_fn(|| signals.take().ok().flatten());
+    taken.map(|taken| taken.signal).find(|&signal| signal != Signal::WINCH.as_raw())
 }
 
 /// Finds the detach keys in the typed bytes.

@@ -4,7 +4,11 @@
 //! begins to end, it receives nothing more, and may still send.
 
 use std::future::Future;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -18,6 +22,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_websockets::{CloseCode, Limits, ServerBuilder, WebSocketStream};
 
@@ -28,12 +33,96 @@ use crate::connections::Place;
 const WAITING: usize = 16;
 /// The pause without a message after which the peer is asked for a sign of life.
 const PING: Duration = Duration::from_secs(30);
+/// The pause between two looks at a peer from which nothing is read.
+const LOOK: Duration = Duration::from_secs(1);
+/// The bytes of messages that have not come to their end, over all sockets.
+const UNFINISHED: usize = 256 << 20;
+/// What each socket may have of such bytes in any case.
+const FREE: usize = 64 << 10;
 /// The time that the peer has to answer the end of the socket.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// What RFC 6455 appends to the key of a request.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-type Stream = WebSocketStream<TokioIo<Upgraded>>;
+type Stream = WebSocketStream<Metered>;
+
+/// The bytes that all sockets have read of messages that have not come to their end.
+static ALL_UNFINISHED: AtomicUsize = AtomicUsize::new(0);
+
+/// What one socket has read of a message that has not come to its end.
+#[derive(Debug, Default)]
+struct Meter(AtomicUsize);
+
+impl Meter {
+    /// Counts bytes that were read; `false` if all sockets together have too many.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        let own = self.0.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let all = ALL_UNFINISHED.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        own <= FREE || all <= UNFINISHED
+    }
+
+    fn message_ended(&self) {
+        ALL_UNFINISHED.fetch_sub(self.0.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.message_ended();
+    }
+}
+
+/// A connection of which the bytes of an unfinished message are counted.
+#[derive(Debug)]
+struct Metered {
+    connection: TokioIo<Upgraded>,
+    meter: Arc<Meter>,
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.connection).poll_read(context, buffer);
+        if !self.meter.has_room_for(buffer.filled().len() - before) {
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+}
 
 /// A message of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,8 +220,10 @@ impl Upgrade {
             let Ok(connection) = connection.await else { return };
             place.no_more_heads();
             let limits = Limits::default().max_payload_len(Some(largest));
-            let stream = ServerBuilder::new().limits(limits).serve(TokioIo::new(connection));
-            run(app, stream, serve).await;
+            let meter = Arc::new(Meter::default());
+            let connection = Metered { connection: TokioIo::new(connection), meter: Arc::clone(&meter) };
+            let stream = ServerBuilder::new().limits(limits).serve(connection);
+            run(app, stream, meter, serve).await;
             drop(place);
         });
         let headers = [
@@ -145,12 +236,17 @@ impl Upgrade {
 }
 
 /// Lets `serve` have the socket, and ends it.
-async fn run<F: Future<Output = ()>>(app: AppState, stream: Stream, serve: impl FnOnce(Socket) -> F) {
+async fn run<F: Future<Output = ()>>(
+    app: AppState,
+    stream: Stream,
+    meter: Arc<Meter>,
+    serve: impl FnOnce(Socket) -> F,
+) {
     let (sink, stream) = stream.split();
     let (sender, waiting) = mpsc::channel(WAITING);
     let (gone, peer_left) = oneshot::channel();
     let writer = tokio::spawn(write(sink, waiting, peer_left, AppState::clone(&app)));
-    let receiver = SocketReceiver { app: AppState::clone(&app), stream, gone: Some(gone) };
+    let receiver = SocketReceiver { app: AppState::clone(&app), stream, meter, gone: Some(gone) };
     let socket = Socket { receiver, sender: SocketSender(sender) };
     tokio::select! {
         () = serve(socket) => {}
@@ -192,7 +288,7 @@ async fn write_all(
                 Ok(())
             }
             Ok(None) => break,
-            Err(_) => sink.send(tokio_websockets::Message::ping("")).await,
+            Ok(Some(Sent::Ping)) | Err(_) => sink.send(tokio_websockets::Message::ping("")).await,
         };
         if sent.is_err() {
             return;
@@ -200,7 +296,13 @@ async fn write_all(
     }
     waiting.close();
     let (code, reason) = end.unwrap_or_else(|| {
-        if app.drain.has_begun() { (1001, "the server ends".to_owned()) } else { (1000, String::new()) }
+        if app.revoked.has_begun() {
+            (1008, "the access of this tenant has changed".to_owned())
+        } else if app.drain.has_begun() {
+            (1001, "the server ends".to_owned())
+        } else {
+            (1000, String::new())
+        }
     });
     let code = CloseCode::try_from(code).unwrap_or(CloseCode::NORMAL_CLOSURE);
     if sink.send(tokio_websockets::Message::close(Some(code), &reason)).await.is_ok() {
@@ -227,6 +329,7 @@ impl Socket {
 pub struct SocketReceiver {
     app: AppState,
     stream: SplitStream<Stream>,
+    meter: Arc<Meter>,
     /// Told once the peer is gone.
     gone: Option<oneshot::Sender<()>>,
 }
@@ -245,6 +348,7 @@ impl SocketReceiver {
                 message = self.stream.next() => message,
                 () = self.app.drain.begun() => return None,
             };
+            self.meter.message_ended();
             match message {
                 Some(Ok(message)) if message.is_text() => {
                     return message.as_text().map(|text| Message::Text(text.to_owned()));
@@ -271,6 +375,7 @@ impl SocketReceiver {
 #[derive(Debug)]
 enum Sent {
     Message(Message),
+    Ping,
     End(u16, String),
 }
 
@@ -298,6 +403,16 @@ impl SocketSender {
         let _ = self.0.send(Sent::End(code, reason)).await;
     }
 
+    /// Waits until the peer is gone, for a caller that reads nothing meanwhile: only what is sent to it shows that.
+    pub async fn gone(&self) {
+        loop {
+            tokio::select! {
+                () = self.closed() => return,
+                () = tokio::time::sleep(LOOK) => drop(self.0.try_send(Sent::Ping)),
+            }
+        }
+    }
+
     /// Waits until nothing can be sent any more.
     pub async fn closed(&self) {
         self.0.closed().await;
@@ -307,6 +422,19 @@ impl SocketSender {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// spec: 15.20
+    #[test]
+    fn unfinished_messages_have_a_common_limit() {
+        let (one, two) = (Meter::default(), Meter::default());
+        assert!(one.has_room_for(UNFINISHED));
+        // Whoever has little may go on.
+        assert!(two.has_room_for(FREE) && !two.has_room_for(1));
+        one.message_ended();
+        assert!(two.has_room_for(1));
+        drop((one, two));
+        assert_eq!(ALL_UNFINISHED.load(Ordering::Relaxed), 0);
+    }
 
     /// The example of RFC 6455, 1.3.
     #[test]

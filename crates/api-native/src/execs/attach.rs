@@ -117,6 +117,10 @@ impl Attached {
                     () = heard.as_mut() => break,
                 }
             }
+            if self.app.drain.has_begun() {
+                // The last event says so.
+                std::future::pending::<()>().await;
+            }
             // What it typed before it left reaches the command.
             if !has_typed {
                 let _ = tokio::time::timeout(LAST_INPUT, typed).await;
@@ -124,7 +128,7 @@ impl Attached {
         };
         tokio::select! {
             shown = attach::show(log, &sender) => shown.is_ok(),
-            () = left => self.app.drain.has_begun(),
+            () = left => false,
         }
     }
 
@@ -144,14 +148,23 @@ impl Attached {
     async fn hear(&self, receiver: &mut SocketReceiver, input: mpsc::Sender<Input>, sender: &SocketSender) {
         while let Some(message) = receiver.receive().await {
             let done = match message {
-                Message::Binary(bytes) => {
-                    let _ = input.send(Input::Bytes(bytes)).await;
+                Message::Binary(bytes) => Ok(Some(Input::Bytes(bytes))),
+                Message::Text(text) => match attach::parse(&text) {
+                    Ok(message) => self.act(message).await,
+                    Err(problem) => Err(problem),
+                },
+            };
+            let done = match done {
+                Ok(Some(given)) => {
+                    tokio::select! {
+                        _ = input.send(given) => {}
+                        // While the command reads nothing, nothing is read from the client.
+                        () = sender.gone() => return,
+                    }
                     Ok(())
                 }
-                Message::Text(text) => match serde_json::from_str(&text) {
-                    Ok(message) => self.act(message, &input).await,
-                    Err(error) => Err(Problem::new(Kind::InvalidJson, error.to_string())),
-                },
+                Ok(None) => Ok(()),
+                Err(problem) => Err(problem),
             };
             if let Err(problem) = done
                 && attach::refuse(sender, problem).await.is_err()
@@ -161,19 +174,12 @@ impl Attached {
         }
     }
 
-    async fn act(&self, message: ClientMessage, input: &mpsc::Sender<Input>) -> Result<(), Problem> {
+    /// Does what a client asks for, or returns what is for the command.
+    async fn act(&self, message: ClientMessage) -> Result<Option<Input>, Problem> {
         let (files, number) = (self.files.clone(), self.number);
         let asked = match message {
-            ClientMessage::Input(text) => {
-                let _ = input.send(Input::Bytes(text.into())).await;
-                return Ok(());
-            }
-            ClientMessage::EndInput(ends) => {
-                if ends {
-                    let _ = input.send(Input::End).await;
-                }
-                return Ok(());
-            }
+            ClientMessage::Input(text) => return Ok(Some(Input::Bytes(text.into()))),
+            ClientMessage::EndInput(ends) => return Ok(ends.then_some(Input::End)),
             ClientMessage::Resize(TerminalSize { rows, columns }) => {
                 let size = Size { rows, columns };
                 self.app.engine.call(move |_| execs::resize_exec(&files, number, size)).await?
@@ -183,7 +189,7 @@ impl Attached {
                 self.app.engine.call(move |_| execs::signal_exec(&files, number, signal)).await?
             }
         };
-        asked.map_err(|error| exec_problem(error).beside_end(&self.files))
+        asked.map(|()| None).map_err(|error| exec_problem(error).beside_end(&self.files))
     }
 
     /// Writes the input that waits, until no more comes. The first input that cannot be written is told; the rest is dropped.

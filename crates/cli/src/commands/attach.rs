@@ -8,10 +8,9 @@ use clap::Args;
 use penfold_control::{ANSWER, SupervisorClient};
 use penfold_state::wire::{Answer, ReceiveResult, Request};
 use penfold_state::{Outcome, Report};
-use penfold_sys::signal::{self, SignalSet};
+use penfold_sys::signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::Signal;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
@@ -20,7 +19,7 @@ use crate::relay::{self, End, Raw, Relay};
 use crate::sandboxes::connect::connect;
 use crate::sandboxes::find::Miss;
 use crate::sandboxes::on_server::terminal::{Left, RemoteTerminal, terminal_path};
-use crate::sandboxes::on_server::{OnServer, path, wait_for_end};
+use crate::sandboxes::on_server::{OnServer, path, tell_removed, wait_for_end};
 use crate::sandboxes::{Sandboxes as _, conclude, find};
 use crate::text::summary;
 use crate::value::{self, Keys};
@@ -77,7 +76,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let mut attached = AttachClient::take(client)?;
     let id = attached.client.id().to_owned();
     let failed = |error: io::Error| failed(&id, error);
-    let _ = signal::block_signals(&SignalSet::of([Signal::WINCH.as_raw()]));
+    let signals = relay::block_signals(true);
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
@@ -91,6 +90,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
             ends_with_input: true,
             leave: &args.detach_keys.0,
             over: None,
+            signals,
         };
         let end = relay.run(|size| {
             let _ = attached.client.send(&Request::Resize(size), &[]);
@@ -98,6 +98,10 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
         });
         let why = match end.map_err(failed)? {
             End::Closed => None,
+            End::Signalled(signal) => {
+                drop(raw);
+                return Ok(died_of(signal));
+            }
             End::Left => Some(""),
             End::InputEnded => Some(" at EOF on standard input"),
         };
@@ -133,22 +137,33 @@ fn attach_on_server(global: &Global, sandboxes: &OnServer, args: &AttachArgs) ->
         path: terminal_path(&id),
         from_start: false,
         typed,
-        ends_with_input: true,
+        is_viewer: true,
         keys: &args.detach_keys.0,
     };
-    let left = terminal
-        .show()
-        .map_err(|failure| failure.hint("`penfold run -d -t` starts a sandbox with a terminal"))?;
+    let left = terminal.show()?;
+    if let Left::Viewer(End::Signalled(signal)) = left {
+        return Ok(died_of(signal));
+    }
     if let Left::Viewer(end) = left {
         let why = if end == End::InputEnded { " at EOF on standard input" } else { "" };
         output::message(&format!("penfold: left {id}{why}; the sandbox keeps running\n"));
         return Ok(exit_codes::SUCCESS);
     }
     let lost = |error| Failure::from(error).with_kind(FailureKind::Unverified);
-    wait_for_end(client, &id, None).map_err(lost)?;
-    let report = client.persist(false, |client| client.get::<Report>(&format!("{}/report", path(&id))));
-    let outcome = Outcome::of(&report.map_err(lost)?, None);
+    let ended = wait_for_end(client, &id, None)
+        .and_then(|_| client.persist(false, |client| client.get::<Report>(&format!("{}/report", path(&id)))));
+    let report = match ended {
+        Ok(report) => report,
+        Err(error) => return tell_removed(client, &id).ok_or_else(|| lost(error)),
+    };
+    let outcome = Outcome::of(&report, None);
     conclude(global, &outcome, &id)
+}
+
+/// Dies of the signal that came; the code is for the first process of a pid namespace, which does not.
+fn died_of(signal: i32) -> u8 {
+    signal::die_of(signal);
+    u8::try_from(signal).map_or(exit_codes::SIGNALLED, |signal| exit_codes::SIGNALLED + signal)
 }
 
 /// Refuses a caller inside the sandbox: its output would come back as new output of the sandbox, endlessly.

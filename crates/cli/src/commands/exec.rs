@@ -183,7 +183,9 @@ fn wait(
     let copy = move || {
         let _ = signal::block_signals(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
-        let relay = Relay { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over };
+        let signals = SignalSet::of([Signal::WINCH.as_raw()]);
+        let relay =
+            Relay { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over, signals };
         relay.run(|size| {
             let _ = tcsetwinsize(&master, relay::window(size));
         })

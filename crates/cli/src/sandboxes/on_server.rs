@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use penfold_api::{Ended, Sandbox};
-use penfold_client::{Client, Error, Method, encode_word};
+use penfold_client::{Client, Error, Method, Problem, encode_word};
 use penfold_control::{EndLimits, EndMethod, ForgetError, ResolveError, SandboxEnd, SandboxView};
 use penfold_state::time::whole_millis;
 use penfold_state::{ExitStatus, StartFailure};
@@ -21,6 +21,7 @@ use super::find::{Among, Miss, Selection};
 use super::select::Shown;
 use super::tally::EndResult;
 use crate::failure::{Failure, FailureKind};
+use crate::output;
 
 /// The sandboxes of a server, as it shows them.
 #[derive(Debug)]
@@ -152,6 +153,15 @@ pub(crate) fn list(client: &Client, among: Among) -> Result<Vec<SandboxView>, Fa
 /// The path of a sandbox.
 pub(crate) fn path(id: &str) -> String {
     format!("/v1/sandboxes/{}", encode_word(id))
+}
+
+/// Says that a sandbox was removed while this client worked with it, and returns the exit code for its command; `None` if the server
+/// still has it, or does not answer.
+pub(crate) fn tell_removed(client: &Client, id: &str) -> Option<u8> {
+    let gone = |problem: &Problem| problem.kind() == "not_found";
+    client.sandbox(id).err().filter(|error| error.problem().is_some_and(gone))?;
+    output::message(&format!("penfold: sandbox {id} was killed and removed\n"));
+    Some(ExitStatus::Signal(Signal::KILL.as_raw()).process_code())
 }
 
 /// Requests the end of one sandbox, with a client of its own.

@@ -22,7 +22,7 @@ use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::find::Miss;
 use crate::sandboxes::on_server::foreground::{Signals, copy_output};
 use crate::sandboxes::on_server::terminal::{RemoteTerminal, exchange};
-use crate::sandboxes::on_server::{OnServer, path as path_of};
+use crate::sandboxes::on_server::{OnServer, path as path_of, tell_removed};
 use crate::text::{lines, summary};
 use crate::{exit_codes, output, variables};
 
@@ -62,16 +62,20 @@ pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Re
     let Some(signals) = signals else { return Ok(exit_codes::SUCCESS) };
     let path = format!("{execs}/{}", started.number);
     signals.aim(client, &path);
-    let lost = |error| {
-        Failure::from(error)
-            .with_kind(FailureKind::Unverified)
-            .hint(format!("`{name}` may still run in sandbox {id}"))
+    let lost = |failure: Failure| match tell_removed(client, &id) {
+        Some(code) => Ok(code),
+        None => Err(failure.with_kind(FailureKind::Unverified)),
     };
-    converse(client, args, &path, &signals).map_err(|failure| {
-        let hint = format!("`{name}` may still run in sandbox {id}");
-        failure.with_kind(FailureKind::Unverified).hint(hint)
-    })?;
-    if let Some(left) = wait(client, &path).map_err(lost)? {
+    let hint = format!("`{name}` may still run in sandbox {id}");
+    let unknown = |error| lost(Failure::from(error).hint(hint.clone()));
+    if let Err(failure) = converse(client, args, &path, &signals) {
+        return lost(failure.or_hint(hint));
+    }
+    let left = match wait(client, &path) {
+        Ok(left) => left,
+        Err(error) => return unknown(error),
+    };
+    if let Some(left) = left {
         let mut text = String::new();
         for survivor in left {
             lines::say(&mut text, &format!("exec in {id} not gone: {survivor}"));
@@ -79,7 +83,10 @@ pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Re
         output::message(&text);
         return Ok(exit_codes::UNVERIFIED);
     }
-    let ended = client.persist(false, |client| client.get::<Exec>(&path)).map_err(lost)?;
+    let ended = match client.persist(false, |client| client.get::<Exec>(&path)) {
+        Ok(ended) => ended,
+        Err(error) => return unknown(error),
+    };
     let _ = client.send::<Value>(Method::DELETE, &path, &[], Vec::new().into());
     let Some(mut report) = ended.report else {
         let sentence = format!("cannot tell how `{name}` ended: the exec has no report");
@@ -105,7 +112,7 @@ fn converse(client: &Client, args: &ExecArgs, path: &str, signals: &Signals) -> 
             path: attach,
             from_start: false,
             typed: args.interactive,
-            ends_with_input: false,
+            is_viewer: false,
             keys: &[],
         };
         return terminal.show().map(drop);
@@ -115,9 +122,15 @@ fn converse(client: &Client, args: &ExecArgs, path: &str, signals: &Signals) -> 
     let Err(error) = copied else { return Ok(()) };
     if args.interactive {
         // The command must not wait for the rest of its input for ever, nor take a part of it for the whole.
-        let _ = client.persist(false, |client| {
+        let killed = client.persist(false, |client| {
             client.call::<Value>(Method::POST, &format!("{path}/kill"), &[], &json!({}))
         });
+        if killed.is_ok() {
+            let sentence = "the command was killed: a part of its input may be lost";
+            return Err(Failure::new(FailureKind::Unverified, sentence)
+                .because(error)
+                .hint("nothing of it runs; start it again"));
+        }
     }
     Err(error.into())
 }

@@ -16,7 +16,7 @@ use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::on_server::foreground::{Signals, copy_output};
 use crate::sandboxes::on_server::terminal::{RemoteTerminal, terminal_path};
-use crate::sandboxes::on_server::{path, request_end, wait_for_end};
+use crate::sandboxes::on_server::{path, request_end, tell_removed, wait_for_end};
 use crate::{exit_codes, output};
 
 /// Runs a command on a server: in the foreground to its end, or detached.
@@ -51,7 +51,7 @@ pub(super) fn run(
             path: terminal_path(&id),
             from_start: true,
             typed: caller.interactive,
-            ends_with_input: false,
+            is_viewer: false,
             keys: &[],
         };
         terminal.show().map_err(|failure| failure.with_kind(FailureKind::Unverified).hint(hint))?;
@@ -63,6 +63,9 @@ pub(super) fn run(
     let mut ended = match ended {
         Ok(ended) => ended,
         Err(Error::Problem(_)) => {
+            if let Some(code) = tell_removed(client, &id) {
+                return Ok(code);
+            }
             let sentence = format!(
                 "cannot tell how sandbox {id} ended: {}",
                 if end == Some(penfold_control::SandboxEnd::Unverified) {

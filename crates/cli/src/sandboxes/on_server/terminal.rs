@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use penfold_client::{Attach, Client, Error, LogEvent, TerminalSize};
 use penfold_state::wire::Size;
-use penfold_sys::signal::{self, SignalSet};
-use rustix::process::Signal;
 
 use super::foreground::{Signals, copy_events};
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -43,7 +41,8 @@ pub(crate) struct RemoteTerminal<'a> {
     pub(crate) from_start: bool,
     /// Whether standard input is typed.
     pub(crate) typed: bool,
-    pub(crate) ends_with_input: bool,
+    /// Whether the end of the input, or a signal, ends the view and not the command.
+    pub(crate) is_viewer: bool,
     /// The keys that leave; empty if there are none.
     pub(crate) keys: &'a [u8],
 }
@@ -56,7 +55,7 @@ impl RemoteTerminal<'_> {
     pub(crate) fn show(&self) -> Result<Left, Failure> {
         let failed = "cannot show the terminal of a command on a server";
         let (inside, theirs) = UnixStream::pair().or_fail(FailureKind::NotStarted, failed)?;
-        let _ = signal::block_signals(&SignalSet::of([Signal::WINCH.as_raw()]));
+        let signals = relay::block_signals(self.is_viewer);
         let (client, path, from_start) = (self.client.again()?, self.path.clone(), self.from_start);
         let (opened, size) = mpsc::channel();
         let (ended, end) = mpsc::channel();
@@ -74,20 +73,21 @@ impl RemoteTerminal<'_> {
         copying.or_fail(FailureKind::NotStarted, failed)?;
         let unknown = || Failure::new(FailureKind::Unverified, failed);
         let Ok(size) = size.recv() else {
-            return end.recv().map_err(|_| unknown())?.map(|()| Left::Ended).map_err(Failure::from);
+            return ended_with(end.recv().map_err(|_| unknown())?);
         };
         let raw = self.typed.then(Raw::enter).and_then(Result::ok);
         let relay = Relay {
             inside: inside.as_fd(),
             typed: self.typed,
-            ends_with_input: self.ends_with_input,
+            ends_with_input: self.is_viewer,
             leave: self.keys,
             over: None,
+            signals,
         };
         let left = relay.run(|now| size.set(now));
         drop(raw);
         match left.or_fail(FailureKind::Unverified, failed)? {
-            End::Closed => end.recv().map_err(|_| unknown())?.map(|()| Left::Ended).map_err(Failure::from),
+            End::Closed => ended_with(end.recv().map_err(|_| unknown())?),
             left => {
                 // What was typed before reaches the programs.
                 let _ = inside.shutdown(Shutdown::Both);
@@ -95,6 +95,17 @@ impl RemoteTerminal<'_> {
                 Ok(Left::Viewer(left))
             }
         }
+    }
+}
+
+/// How the view of a command has ended that the server shows no more.
+fn ended_with(done: Result<(), Error>) -> Result<Left, Failure> {
+    match done {
+        Ok(()) => Ok(Left::Ended),
+        Err(error @ (Error::Lost { .. } | Error::Unreachable { .. })) => {
+            Err(Failure::from(error).with_kind(FailureKind::Unverified))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

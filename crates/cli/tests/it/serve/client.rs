@@ -642,3 +642,57 @@ fn a_sandbox_of_a_server_has_a_terminal_that_can_be_left() {
     server.end();
     env.assert_nothing_left();
 }
+
+/// spec: 15.12.1
+#[test]
+fn a_viewer_that_a_signal_ends_leaves_its_terminal_as_it_was() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let server = Server::start(&env, &[]);
+    let words = ["run", "-d", "-t", "--name", "shell", "-e", "PS1=kept> ", "bash", "--norc"];
+    env.call(words).with_code(0);
+    let there = format!("--host {}", server.host());
+    for place in ["", &there] {
+        terminal.line(&format!(
+            "stty -g > before; $PENFOLD --root $ROOT {place} attach shell & echo pid-$! > pid; fg"
+        ));
+        terminal.shows("kept>");
+        let pid = std::fs::read_to_string(env.path("work/pid")).unwrap();
+        let viewer = Process::find(pid.trim().trim_start_matches("pid-").parse().unwrap()).unwrap();
+        viewer.signal(Signal::TERM);
+        viewer.await_end();
+        terminal.shows("<143>");
+        terminal.line("clear; stty -g > after; cmp before after && echo as-before");
+        terminal.shows("as-before");
+        terminal.ends_with(0);
+    }
+    drop(terminal);
+    env.call(["rm", "-f", "shell"]).with_code(0);
+    server.end();
+    env.assert_nothing_left();
+}
+
+/// spec: 15.12.2
+#[test]
+fn a_sandbox_that_is_removed_under_its_client_counts_as_killed() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    let host = server.host();
+    let removed = |id: &str, running: Running| {
+        env.call(["rm", "-f", id]).with_code(0);
+        let done = running.finish().with_code(137);
+        assert!(done.err().contains("was killed and removed"), "{}", done.err());
+        assert!(!done.err().contains("may still run"), "{}", done.err());
+    };
+    for flags in [&["exec"][..], &["exec", "-i"]] {
+        let sandbox = env.detach(["sleep", "4789"]);
+        let line =
+            [&["--host", &host], flags, &[&sandbox.id, "sh", "-c", "echo up; exec sleep 4790"]].concat();
+        let mut command = env.penfold(line);
+        let running = Running::start(command.stdin(Stdio::piped()));
+        running.hear("up", 1);
+        removed(&sandbox.id, running);
+    }
+    server.end();
+    env.assert_nothing_left();
+}

@@ -207,6 +207,32 @@ fn a_client_that_leaves_ends_the_exec_only_if_it_said_so() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.16.1
+#[test]
+fn a_client_that_leaves_is_noticed_although_its_input_is_not_read() {
+    let (env, server) = start();
+    let id = script(&server, "exec sleep 600");
+    let path = exec(
+        &server,
+        &id,
+        &json!({ "command": ["sh", "-c", "echo $$; exec sleep 4812"], "open_input": true }),
+    );
+    let mut socket = WebSocket::open(&server, &format!("{path}/attach?ends_with_client=true"));
+    let mut heard = Heard::default();
+    heard.until(&mut socket, |heard| heard.stdout.ends_with('\n'));
+    let command = Process::find(heard.stdout.trim().parse().unwrap()).unwrap();
+    // More than the pipe and the queue of the server hold.
+    for _ in 0..24 {
+        assert!(socket.binary(&vec![b'x'; 32 << 10]));
+    }
+    assert!(!command.has_ended());
+    drop(socket);
+    wait_until("the command has ended", || command.has_ended());
+    delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+    server.end();
+    env.assert_nothing_left();
+}
+
 /// spec: 13.16
 #[test]
 fn what_a_socket_cannot_do_is_told_and_the_socket_goes_on() {
@@ -216,7 +242,7 @@ fn what_a_socket_cannot_do_is_told_and_the_socket_goes_on() {
     let mut socket = attach(&server, &path);
     let cases = [
         ("nonsense", "invalid_json"),
-        (r#"{"unknown": 1}"#, "invalid_json"),
+        (r#"{"unknown": 1}"#, "invalid_field"),
         (r#"{"signal": "NOPE"}"#, "invalid_field"),
         (r#"{"input": "nobody reads it"}"#, "refused"),
     ];
@@ -296,7 +322,7 @@ fn a_terminal_of_a_sandbox_is_shown_anew_or_from_the_beginning() {
     socket.json(&json!({ "input": "stty size\n" }));
     heard.until(&mut socket, |heard| heard.stdout.contains("30 90\r\n"));
     for (text, kind) in
-        [(r#"{"signal": "INT"}"#, "invalid_field"), (r#"{"resize": {"rows": 1}}"#, "invalid_json")]
+        [(r#"{"signal": "INT"}"#, "invalid_field"), (r#"{"resize": {"rows": 1}}"#, "invalid_field")]
     {
         socket.text(text);
         heard.until(&mut socket, |heard| !heard.others.is_empty());
@@ -370,9 +396,12 @@ fn sockets_end_with_the_server_and_count_as_connections() {
     server.running.signal(Signal::TERM);
     for mut socket in sockets {
         let mut last = socket.receive();
-        while matches!(last, Frame::Text(_)) {
+        let mut texts = Vec::new();
+        while let Frame::Text(text) = last {
+            texts.push(text);
             last = socket.receive();
         }
+        assert!(texts.iter().any(|text| text.contains("urn:penfold:problem:draining")), "{texts:?}");
         assert_eq!(last, Frame::Close(1001, "the server ends".to_owned()));
     }
     server.running.finish().with_code(0);
