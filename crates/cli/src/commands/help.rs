@@ -99,21 +99,21 @@ With `--host unix:PATH` or `http://HOST:PORT`, penfold is a client of a `penfold
   penfold --host http://127.0.0.1:3000 --token-file token run -- make test
   PENFOLD_HOST=http://127.0.0.1:3000 PENFOLD_TOKEN_FILE=token penfold logs -f web
 
-run, exec, ps, inspect, logs, wait, pause, unpause, stop, kill, rm and extend work on a server, with the output and exit codes that
+run, exec, attach, ps, inspect, logs, wait, pause, unpause, stop, kill, rm and extend work on a server, with the output and exit codes that
 they have on its host. Every other command that acts on sandboxes refuses. The differences:
 
 - The server has no TLS. Reach another host by `ssh://`, or through a tunnel (`ssh -L 3000:127.0.0.1:3000 HOST`).
 - A command gets a few variables of the server and those of -e, and starts in the directory of the server or of -w.
-- The standard input of `run` is empty. `exec -i` sends standard input whole, before the command starts. There is no
-  `exec -t`.
+- The standard input of `run` is empty, unless it has a terminal: `run -it`. `exec -i` and `exec -it` send standard input as it comes.
 - A foreground `run` stops its sandbox at the first Ctrl-C or SIGTERM, and kills it at the second. The sandbox has a
   lease: it is stopped when its client has been dead or suspended for a minute. With `--on-owner-exit keep`, not.
-- An `exec` goes on when its client dies; it ends with the sandbox at the latest.
+- An `exec` goes on when its client dies; it ends with the sandbox at the latest. One with -i ends with its client.
 - What a server cannot do is refused by name, and nothing starts: `run` with --restart, --allow-outside, --unit, --outside,
-  --stop-on-interrupt, --user, --log, --owner, --ready and --on-stdin-close; in the foreground also -i, -t and `--on-owner-exit kill`;
+  --stop-on-interrupt, --user, --log, --owner, --ready and --on-stdin-close; in the foreground also -i without -t, and `--on-owner-exit kill`;
   detached --report, and --on-owner-exit other than `keep`. `kill` with another signal than KILL. `inspect` has the report and no other file.
-- `logs -f`, `wait`, `run` and `exec` survive a restart of the server: they try for 10 s to reach it again, and lose no
-  output. After that, `run` and `exec` exit with 120, because the command may still run.
+- `logs -f`, `wait`, `run`, `exec` and `attach` survive a restart of the server: they try for 10 s to reach it again, and lose no
+  output. After that, they exit with 120, because the command may still run. `exec -i` without -t does not: its command is killed,
+  because a part of its input may be lost, and it exits with 120.
 ";
 
 #[derive(Args, Clone, Debug)]

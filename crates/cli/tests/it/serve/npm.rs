@@ -85,11 +85,13 @@ fn client_0_12_finds_every_route_over_a_websocket() {
     drive("client-0.12", "websocket");
 }
 
+/// spec: 15.22
 #[test]
 fn client_0_12_finds_every_method_over_rpc() {
     drive("client-0.12", "rpc");
 }
 
+/// spec: 15.22
 #[test]
 fn capnweb_calls_each_method_and_garbage_ends_its_session_only() {
     run("capnweb.mjs", &[], &[]);

@@ -52,6 +52,7 @@ pub fn changes(events: &mut Events, top: &str) -> Vec<String> {
     }
 }
 
+/// spec: 15.23
 #[test]
 fn changes_below_a_directory_are_reported_in_their_order() {
     let api = Api::start();
@@ -77,6 +78,7 @@ fn changes_below_a_directory_are_reported_in_their_order() {
     assert_eq!(changes(&mut events, &top), ["create d", "delete d", "create d"]);
 }
 
+/// spec: 15.23
 #[test]
 fn what_is_in_new_directories_is_reported_once_and_not_missed() {
     let api = Api::start();
@@ -110,6 +112,7 @@ fn what_is_in_new_directories_is_reported_once_and_not_missed() {
     assert_eq!(seen, wanted);
 }
 
+/// spec: 15.23
 #[test]
 fn a_directory_that_is_moved_or_replaced_is_known_by_its_new_path() {
     let api = Api::start();
@@ -143,6 +146,7 @@ fn a_directory_that_is_moved_or_replaced_is_known_by_its_new_path() {
     assert_eq!(changes(&mut events, &top), ["create back/c"]);
 }
 
+/// spec: 15.23
 #[test]
 fn links_are_not_followed_and_a_watch_that_is_not_recursive_stays_in_its_directory() {
     let api = Api::start();
@@ -163,6 +167,7 @@ fn links_are_not_followed_and_a_watch_that_is_not_recursive_stays_in_its_directo
     assert_eq!(second["path"], format!("{top}/zz-mark"), "nothing of in/");
 }
 
+/// spec: 15.23
 #[test]
 fn patterns_choose_what_is_reported() {
     let api = Api::start();
@@ -187,6 +192,7 @@ fn patterns_choose_what_is_reported() {
     }
 }
 
+/// spec: 15.23
 #[test]
 fn a_name_that_is_no_text_is_reported_nevertheless() {
     let api = Api::start();
@@ -197,6 +203,7 @@ fn a_name_that_is_no_text_is_reported_nevertheless() {
     assert_eq!(changes(&mut events, &top), ["create a\u{fffd}/", "create a\u{fffd}/b"]);
 }
 
+/// spec: 15.23
 #[test]
 fn a_single_file_can_be_watched_and_a_relative_path_begins_in_the_directory_of_the_session() {
     let api = Api::start();
@@ -211,6 +218,7 @@ fn a_single_file_can_be_watched_and_a_relative_path_begins_in_the_directory_of_t
     assert_eq!(events.next().unwrap()["path"], file);
 }
 
+/// spec: 15.23
 #[test]
 fn a_request_that_is_not_valid_has_the_message_of_the_reference() {
     let api = Api::start();

@@ -25,6 +25,7 @@ fn told(api: &Api, top: &str, since: Option<&str>) -> Value {
     told
 }
 
+/// spec: 15.23
 #[test]
 fn each_change_since_a_version_counts() {
     let api = Api::start();
@@ -49,6 +50,7 @@ fn each_change_since_a_version_counts() {
     assert_eq!(check(&api, &top, Some(&third)), ("unchanged".into(), third));
 }
 
+/// spec: 15.23
 #[test]
 fn more_changes_than_the_kernel_keeps_are_a_change_and_nothing_later_is_missed() {
     let api = Api::start();
@@ -67,6 +69,7 @@ fn more_changes_than_the_kernel_keeps_are_a_change_and_nothing_later_is_missed()
     assert_eq!(check(&api, &top, Some(&second)).0, "changed");
 }
 
+/// spec: 15.23
 #[test]
 fn a_version_of_another_server_or_of_another_directory_asks_for_a_new_beginning() {
     let mut api = Api::start();
@@ -89,6 +92,7 @@ fn a_version_of_another_server_or_of_another_directory_asks_for_a_new_beginning(
     api.post("/api/watch/check", &json!({ "path": top, "since": version })).fails(404, "FILE_NOT_FOUND");
 }
 
+/// spec: 15.23
 #[test]
 fn a_version_that_no_server_gave_is_refused() {
     let api = Api::start();

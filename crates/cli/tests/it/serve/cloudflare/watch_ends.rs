@@ -33,6 +33,7 @@ fn last(events: Events, kind: &str, field: &str) -> String {
     last[field].as_str().unwrap().to_owned()
 }
 
+/// spec: 15.23
 #[test]
 fn a_client_that_goes_away_ends_its_watch_and_no_watch_has_a_thread() {
     let api = Api::start();
@@ -49,6 +50,7 @@ fn a_client_that_goes_away_ends_its_watch_and_no_watch_has_a_thread() {
     wait_until("all descriptors are closed", || descriptors(&api) == before);
 }
 
+/// spec: 15.23
 #[test]
 fn a_top_that_is_removed_moved_or_replaced_stops_the_watch() {
     let api = Api::start();
@@ -76,7 +78,7 @@ fn a_top_that_is_removed_moved_or_replaced_stops_the_watch() {
     stops(events);
 }
 
-/// spec: 15.5
+/// spec: 15.5, 15.23
 #[test]
 fn a_server_that_ends_says_so_in_each_watch() {
     let api = Api::start();
@@ -86,6 +88,7 @@ fn a_server_that_ends_says_so_in_each_watch() {
     api.server.running.finish().with_code(0);
 }
 
+/// spec: 15.23
 #[test]
 fn a_tree_with_too_many_directories_is_an_error_event() {
     let api = Api::start();
@@ -103,6 +106,7 @@ fn a_tree_with_too_many_directories_is_an_error_event() {
     watch(&api, &top, &json!({ "recursive": false }));
 }
 
+/// spec: 15.23
 #[test]
 fn changes_that_the_kernel_has_lost_are_an_error_event() {
     let api = Api::start();
@@ -119,7 +123,7 @@ fn changes_that_the_kernel_has_lost_are_an_error_event() {
     assert!(last(events, "error", "error").contains("changes were lost"));
 }
 
-/// spec: 15.4
+/// spec: 15.4, 15.23
 #[test]
 fn a_tenant_has_a_number_of_watches_at_most() {
     let api = Api::start();
