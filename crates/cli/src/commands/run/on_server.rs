@@ -2,8 +2,11 @@
 
 mod request;
 
+use std::io::{self, IsTerminal as _};
+
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
+use penfold_control::SandboxEnd;
 use penfold_launch::caller::{Caller, Codes};
 use penfold_launch::spec;
 use penfold_request::SandboxSpec;
@@ -33,50 +36,40 @@ pub(super) fn run(
         output::data(format!("{}\n", sandbox.id).as_bytes()).map_err(Failure::not_started)?;
         return Ok(exit_codes::SUCCESS);
     }
+    if body.terminal && caller.interactive && !io::stdin().is_terminal() {
+        let sentence = "standard input is not a terminal; leave out `-i`";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
     let leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     let signals = Signals::watch(client, leased)?;
     let id = create(client, caller, &body)?.id;
     let path = path(&id);
     signals.aim(client, &path);
-    let lost = |error| {
-        Failure::from(error)
-            .with_kind(FailureKind::Unverified)
-            .hint(format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code"))
-    };
-    if body.terminal {
-        let hint = format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code");
-        // From the beginning of its output: the command may have ended before.
-        let terminal = RemoteTerminal {
-            client,
-            path: terminal_path(&id),
-            from_start: true,
-            typed: caller.interactive,
-            is_viewer: false,
-            keys: &[],
-        };
-        terminal.show().map_err(|failure| failure.with_kind(FailureKind::Unverified).hint(hint))?;
+    let shown = if body.terminal {
+        show_terminal(client, &id, caller.interactive)
     } else {
-        copy_output(client, &path, &signals).map_err(lost)?;
+        copy_output(client, &path, &signals).map_err(Failure::from)
+    };
+    let lost = |failure: Failure| match tell_removed(client, &id) {
+        Some(code) => Ok(code),
+        None => Err(failure
+            .with_kind(FailureKind::Unverified)
+            .hint(format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code"))),
+    };
+    if let Err(failure) = shown {
+        return lost(failure);
     }
-    let end = wait_for_end(client, &id, None).map_err(lost)?;
+    let end = match wait_for_end(client, &id, None) {
+        Ok(end) => end,
+        Err(error) => return lost(error.into()),
+    };
     let ended = client.persist(false, |client| client.get::<Report>(&format!("{path}/report")));
     let mut ended = match ended {
         Ok(ended) => ended,
         Err(Error::Problem(_)) => {
-            if let Some(code) = tell_removed(client, &id) {
-                return Ok(code);
-            }
-            let sentence = format!(
-                "cannot tell how sandbox {id} ended: {}",
-                if end == Some(penfold_control::SandboxEnd::Unverified) {
-                    "something of it is left"
-                } else {
-                    "it has no report"
-                }
-            );
-            return Err(Failure::new(FailureKind::Unverified, sentence));
+            return tell_removed(client, &id).ok_or_else(|| without_report(&id, end.as_ref()));
         }
-        Err(error) => return Err(lost(error)),
+        Err(error) => return lost(error.into()),
     };
     let unwritten = report.and_then(|file| write_report(&file, &ended).err().map(|error| error.to_string()));
     // Nobody else knows this sandbox. What cannot be removed now, `gc` removes.
@@ -88,6 +81,20 @@ pub(super) fn run(
     tell(global, &outcome, || {
         conclude(&outcome, &name, spec::working_directory(&body), preserve, fail_on_leak)
     })
+}
+
+/// Shows the terminal of a sandbox to its end.
+fn show_terminal(client: &Client, id: &str, typed: bool) -> Result<(), Failure> {
+    let path = terminal_path(id);
+    // From the beginning of its output: the command may have ended before.
+    let terminal = RemoteTerminal { client, path, from_start: true, typed, is_viewer: false, keys: &[] };
+    terminal.show().map(drop)
+}
+
+fn without_report(id: &str, end: Option<&SandboxEnd>) -> Failure {
+    let is_left = end == Some(&SandboxEnd::Unverified);
+    let why = if is_left { "something of it is left" } else { "it has no report" };
+    Failure::new(FailureKind::Unverified, format!("cannot tell how sandbox {id} ended: {why}"))
 }
 
 fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {

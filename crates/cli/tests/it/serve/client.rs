@@ -591,7 +591,9 @@ fn a_terminal_of_a_server_is_used_as_one_of_this_host() {
     terminal.ends_with(5);
     drop(terminal);
     env.call(["--host", &server.host(), "attach", "web"]).refused(125, "terminal");
-    env.call(["--host", &server.host(), "exec", "-it", "web", "true"]).refused(125, "not a terminal");
+    for line in [&["exec", "-it", "web", "true"][..], &["run", "-it", "true"]] {
+        env.call(["--host", &server.host()].iter().chain(line)).refused(125, "not a terminal");
+    }
     env.call(["--host", &server.host(), "run", "-t", "echo", "all of it"]).with_code(0);
     sandbox.call(&env, &["kill", "ID"]).with_code(0);
     sandbox.call(&env, &["rm", "ID"]).with_code(0);

@@ -163,7 +163,7 @@ fn a_body_of_a_hundred_megabytes_is_refused_and_not_kept() {
     super::load::forget_peak(pid);
     let before = super::load::peak(pid);
     let part = vec![b'x'; 1 << 20];
-    for path in ["/v1/sandboxes", "/v1/gc", "/api/execute", "/api/write"] {
+    for path in ["/v1/sandboxes", "/v1/gc", "/api/execute", "/api/rename"] {
         for is_chunked in [false, true] {
             let coding = if is_chunked { "transfer-encoding: chunked" } else { "content-length: 100000000" };
             let mut stream = server.connect();

@@ -1,7 +1,6 @@
 //! `run` on a server: each part of a request goes to the server, is done by this client, or is refused by name.
 
 use std::ffi::OsStr;
-use std::io::{self, IsTerminal as _};
 
 use penfold_launch::caller::{Caller, Codes};
 use penfold_launch::profile::refuse_other_profiles;
@@ -84,10 +83,6 @@ fn refuse_callers_flags(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failu
         (kills && detach, "--on-owner-exit kill", OWNERLESS),
         (stops && detach, "--on-owner-exit stop", OWNERLESS),
     ])?;
-    if interactive && !detach && !io::stdin().is_terminal() {
-        let sentence = "standard input is not a terminal; leave out `-i`";
-        return Err(Failure::new(FailureKind::NotStarted, sentence));
-    }
     if detach && report.is_some() {
         let sentence = "`--report` cannot be used together with `--detach` on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence)

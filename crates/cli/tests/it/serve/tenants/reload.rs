@@ -207,7 +207,7 @@ fn a_removed_token_ends_the_requests_that_are_under_way() {
     let run = run.to_string();
     let mut execute = send("POST /api/execute", "json", run.len());
     execute.write_all(run.as_bytes()).unwrap();
-    wait_until("the command runs", || work.join("begun").try_exists().unwrap());
+    wait_until("the command runs", || env.is_running("sleep 603"));
     reload(&env, &server, &format!("bob {BOB}\n"), "read the tokens again", 1);
     for mut stream in [upload, execute] {
         let mut told = String::new();
