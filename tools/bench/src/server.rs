@@ -2,6 +2,7 @@
 
 mod followers;
 mod http;
+mod terminals;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -45,6 +46,9 @@ struct Figures {
     line_to_all: Samples,
     followers_anonymous: u64,
     follower_descriptors: f64,
+    key: Samples,
+    kill_beside: Samples,
+    terminals_rss: u64,
     kill_all: Duration,
     commands: u32,
     taken: Duration,
@@ -66,9 +70,12 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     table.row(row("a line of output reaches a follower", &figures.line));
     table.row(row("one event to 100 followers", &figures.event));
     table.row(row("one line to 1,000 followers of one log", &figures.line_to_all));
+    table.row(row("a key is shown, beside 20 terminals with `yes`", &figures.key));
+    table.row(row("kill of an exec beside them", &figures.kill_beside));
     let mut body = format!(
         "`penfold serve --api cloudflare` on a loopback port; a connection stays open between requests. Many followers: `--api \
-         native`, from the write of the event or the line until the last of them has read it.\n\n{}\n",
+         native`, from the write of the event or the line until the last of them has read it. \
+        Terminals: over WebSockets; nobody reads those with `yes`.\n\n{}\n",
         table.markdown()
     );
     let ms = |time: Duration| Some(time.as_secs_f64() * 1000.0);
@@ -90,6 +97,10 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     body.push_str(&verdict("1,000 followers of one log, memory", " MiB", 50.0, anonymous));
     let each = Some(figures.follower_descriptors);
     body.push_str(&verdict("1,000 followers of one log, descriptors for each", "", 1.05, each));
+    body.push_str(&verdict("a key beside 20 terminals with `yes`, p50", " ms", 20.0, ms(figures.key.p50())));
+    body.push_str(&verdict("a kill beside them, p50", " ms", 50.0, ms(figures.kill_beside.p50())));
+    let terminals = Some(mebi(figures.terminals_rss));
+    body.push_str(&verdict("20 terminals that are not read, memory", " MiB", 50.0, terminals));
     Ok(Section { name: "server", title: "HTTP server", body, ..Section::default() })
 }
 
@@ -119,7 +130,9 @@ fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
     talk("server: throughput");
     throughput(args, &server, &mut figures)?;
     drop((caller, server));
-    followers::measure(args, tools, &mut figures)?;
+    let server = followers::start(tools)?;
+    followers::measure(args, &server, &mut figures)?;
+    terminals::measure(args, &server, &mut figures)?;
     Ok(figures)
 }
 

@@ -23,17 +23,21 @@ const FEW: u32 = 10;
 /// The name of the sandbox.
 const NAME: &str = "followed";
 
-pub(super) fn measure(args: &Args, tools: &Tools, figures: &mut Figures) -> Result<(), Error> {
+/// Starts a server that has room for all of them.
+pub(super) fn start(tools: &Tools) -> Result<Server, Error> {
     // Each follower takes a descriptor here, and one in the server.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .map_err(|errno| Error::io("cannot raise the limit of descriptors", errno.into()))?;
-    let server = Server::start(tools, "native")?;
+    Server::start(tools, "native")
+}
+
+pub(super) fn measure(args: &Args, server: &Server, figures: &mut Figures) -> Result<(), Error> {
     talk("server: followers of the events");
-    events(args, &server, figures)?;
+    events(args, server, figures)?;
     wait::pass(REST);
     talk("server: followers of one log");
-    log(args, &server, figures)
+    log(args, server, figures)
 }
 
 /// Times the way of an event from its write in the state root until the last follower has read it.
