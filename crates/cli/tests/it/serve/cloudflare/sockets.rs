@@ -115,8 +115,10 @@ fn a_socket_has_a_number_of_requests_at_one_time_and_its_end_ends_nothing() {
     let api = Api::start();
     let mut socket = WebSocket::open(&api.server, "/ws");
     let pid = api.process("s", "p", "echo begun; sleep 4831");
+    // A stream without an end, which takes no watch of the host: other tests need theirs.
+    let port = json!({ "port": 1, "mode": "tcp", "interval": 10_000 });
     for number in 0..129 {
-        send(&mut socket, &format!("r{number}"), "GET", "/api/process/p/stream", &Value::Null);
+        send(&mut socket, &format!("r{number}"), "POST", "/api/port-watch", &port);
     }
     let refused = loop {
         let message = socket.value();
@@ -132,7 +134,7 @@ fn a_socket_has_a_number_of_requests_at_one_time_and_its_end_ends_nothing() {
     // Who leaves without a word is noticed, too: there is room for all requests again.
     let mut socket = WebSocket::open(&api.server, "/ws");
     for number in 0..128 {
-        send(&mut socket, &format!("r{number}"), "GET", "/api/process/p/stream", &Value::Null);
+        send(&mut socket, &format!("r{number}"), "POST", "/api/port-watch", &port);
         told(&mut socket, &format!("r{number}"), "stream");
     }
     api.delete("/api/process/p").ok();
@@ -197,7 +199,8 @@ fn a_terminal_has_its_size_its_viewers_and_its_end() {
     let mut second = Pty::open(&api.server, "s", "&cols=20&rows=20");
     assert!(second.shown.contains("30 100\r\n"), "what was shown before comes first: {:?}", second.shown);
     first.socket.json(&json!({ "type": "resize", "cols": 120, "rows": 40 }));
-    second.types("stty size\n");
+    // The size and the keys come on two ways.
+    second.types("until test \"$(stty size)\" = '40 120'; do :; done; stty size\n");
     first.shows("40 120\r\n");
     second.shows("40 120\r\n");
     for (text, why) in [

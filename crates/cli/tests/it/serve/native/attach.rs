@@ -57,6 +57,11 @@ fn exec(server: &Server, id: &str, body: &Value) -> String {
     format!("/v1/sandboxes/{id}/execs/{}", made["number"])
 }
 
+/// A command that shows the size of its terminal once it is this one: size and keys come on two ways.
+fn resized(size: &str) -> String {
+    format!("until test \"$(stty size)\" = '{size}'; do :; done; stty size")
+}
+
 fn attach(server: &Server, path: &str) -> WebSocket {
     WebSocket::open(server, &format!("{path}/attach"))
 }
@@ -155,7 +160,7 @@ fn a_terminal_of_an_exec_has_its_size_its_keys_and_several_viewers() {
     let (mut one, mut two) = (Heard::default(), Heard::default());
     one.until(&mut first, |heard| heard.stdout.contains("$ "));
     first.json(&json!({ "resize": { "rows": 41, "columns": 123 } }));
-    first.json(&json!({ "input": "stty size; sh -c 'echo up; exec cat'\n" }));
+    first.json(&json!({ "input": format!("{}; sh -c 'echo up; exec cat'\n", resized("41 123")) }));
     for (heard, socket) in [(&mut one, &mut first), (&mut two, &mut second)] {
         heard.until(socket, |heard| heard.stdout.contains("41 123\r\nup\r\n"));
     }
@@ -319,7 +324,7 @@ fn a_terminal_of_a_sandbox_is_shown_anew_or_from_the_beginning() {
     heard.until(&mut socket, |heard| heard.stdout.contains("first-2\r\n"));
     // Its size is that of the smallest viewer.
     socket.json(&json!({ "resize": { "rows": 30, "columns": 90 } }));
-    socket.json(&json!({ "input": "stty size\n" }));
+    socket.json(&json!({ "input": format!("{}\n", resized("30 90")) }));
     heard.until(&mut socket, |heard| heard.stdout.contains("30 90\r\n"));
     for (text, kind) in
         [(r#"{"signal": "INT"}"#, "invalid_field"), (r#"{"resize": {"rows": 1}}"#, "invalid_field")]
