@@ -348,14 +348,16 @@ impl SocketReceiver {
                 message = self.stream.next() => message,
                 () = self.app.drain.begun() => return None,
             };
-            self.meter.message_ended();
             match message {
                 Some(Ok(message)) if message.is_text() => {
+                    self.meter.message_ended();
                     return message.as_text().map(|text| Message::Text(text.to_owned()));
                 }
                 Some(Ok(message)) if message.is_binary() => {
+                    self.meter.message_ended();
                     return Some(Message::Binary(message.into_payload().into()));
                 }
+                // It may come between two parts of a message, which goes on to count.
                 Some(Ok(message)) if !message.is_close() => {}
                 _ => {
                     // The answer to the end of the peer, or why its message is not taken.

@@ -80,9 +80,14 @@ impl WebSocket {
         }
     }
 
-    /// Sends a frame; whether it could be written.
+    /// Sends a whole message; whether it could be written.
     pub fn send(&mut self, kind: u8, payload: &[u8]) -> bool {
-        let mut frame = vec![0x80 | kind];
+        self.part(0x80 | kind, payload)
+    }
+
+    /// Sends a frame that begins with this byte; whether it could be written.
+    pub fn part(&mut self, first: u8, payload: &[u8]) -> bool {
+        let mut frame = vec![first];
         match payload.len() {
             length @ 0..126 => frame.push(0x80 | u8::try_from(length).unwrap()),
             length @ 126..65536 => {
@@ -139,6 +144,23 @@ impl WebSocket {
                 }
             } else if !self.fill() {
                 return Frame::Gone;
+            }
+        }
+    }
+
+    /// Waits for the answer to a ping; `false` if the server has closed the socket.
+    #[track_caller]
+    pub fn receive_pong(&mut self) -> bool {
+        loop {
+            match self.take() {
+                Some((10, _)) => return true,
+                Some((8, _)) => return false,
+                Some(_) => {}
+                None => {
+                    if !self.fill() {
+                        return false;
+                    }
+                }
             }
         }
     }

@@ -140,6 +140,27 @@ fn a_socket_has_a_number_of_requests_at_one_time_and_its_end_ends_nothing() {
     api.delete("/api/process/p").ok();
 }
 
+/// spec: 15.20
+#[test]
+fn unfinished_messages_of_all_sockets_have_a_limit() {
+    let api = Api::start();
+    let mut sockets: Vec<WebSocket> = (0..24).map(|_| WebSocket::open(&api.server, "/ws")).collect();
+    let mib = vec![b'x'; 1 << 20];
+    let mut refused = 0;
+    for socket in &mut sockets {
+        // A message of 15 parts without its end; a ping between two of them changes nothing.
+        let is_taken = (0..15).all(|number| {
+            socket.part(u8::from(number == 0), &mib) && socket.send(9, b"") && socket.receive_pong()
+        });
+        refused += usize::from(!is_taken);
+    }
+    assert!((4..=12).contains(&refused), "{refused} of 24: 256 MiB are for 17");
+    drop(sockets);
+    let mut socket = WebSocket::open(&api.server, "/ws");
+    send(&mut socket, "ping", "GET", "/api/ping", &Value::Null);
+    assert_eq!(told(&mut socket, "ping", "response")["status"], 200);
+}
+
 /// A server whose shells read no file of this user.
 #[track_caller]
 fn start() -> Api {
