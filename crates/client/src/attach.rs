@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::client::Client;
 use crate::error::{Error, RECONNECT};
-use crate::follow::{LogEvent, parse};
+use crate::follow::{LogEnd, LogEvent, parse};
 use crate::socket::{Input, Socket, TerminalSize};
 
 /// A command to which this client is attached.
@@ -27,6 +27,10 @@ pub struct Attach<'a> {
 /// Whether the supervisor of the sandbox is gone, and another one may take over.
 fn is_takeover(error: &Error) -> bool {
     error.problem().is_some_and(|problem| problem.kind() == "unanswered")
+}
+
+fn has_ended(error: &Error) -> bool {
+    error.problem().is_some_and(|problem| problem.kind() == "has_ended")
 }
 
 impl<'a> Attach<'a> {
@@ -77,6 +81,10 @@ impl<'a> Attach<'a> {
                 Err(error) if (error.is_passing() || is_takeover(&error)) && self.may_retry() => {
                     self.socket = None;
                     self.client.pause();
+                }
+                // It has ended with its supervisor.
+                Err(error) if self.away.is_some() && has_ended(&error) => {
+                    return Ok(LogEvent::End(LogEnd::default()));
                 }
                 Err(error) => return Err(error),
             }
