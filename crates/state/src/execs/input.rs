@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::ExecFiles;
 
 const INPUT: &str = "input";
-const FLAGS: OFlags = OFlags::NONBLOCK.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FLAGS: OFlags = OFlags::NONBLOCK.union(OFlags::NOFOLLOW).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Both ends of an open input.
 #[derive(Debug)]

@@ -185,7 +185,10 @@ fn body(args: &ExecArgs) -> Result<Value, Failure> {
     let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
     put("command", json!(texts(command)?));
     put_bounds(bounds, *tty, &mut put)?;
-    put("open_input", json!(interactive));
+    // An older server does not know the field.
+    if *interactive {
+        put("open_input", json!(true));
+    }
     if *tty {
         let Size { rows, columns } = relay::size();
         put("terminal", json!({ "rows": rows, "columns": columns }));
