@@ -107,7 +107,7 @@ they have on its host. Every other command that acts on sandboxes refuses. The d
 - The standard input of `run` is empty, unless it has a terminal: `run -it`. `exec -i` and `exec -it` send standard input as it comes.
 - A foreground `run` stops its sandbox at the first Ctrl-C or SIGTERM, and kills it at the second. The sandbox has a
   lease: it is stopped when its client has been dead or suspended for a minute. With `--on-owner-exit keep`, not.
-- An `exec` goes on when its client dies; it ends with the sandbox at the latest. One with -i ends with its client.
+- An `exec` goes on when its client dies; it ends with the sandbox at the latest. One with -i or -t ends with its client.
 - What a server cannot do is refused by name, and nothing starts: `run` with --restart, --allow-outside, --unit, --outside,
   --stop-on-interrupt, --user, --log, --owner, --ready and --on-stdin-close; in the foreground also -i without -t, and `--on-owner-exit kill`;
   detached --report, and --on-owner-exit other than `keep`. `kill` with another signal than KILL. `inspect` has the report and no other file.

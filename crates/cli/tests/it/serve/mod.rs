@@ -7,6 +7,7 @@ mod drain;
 mod faults;
 pub mod hostile;
 mod init;
+mod interactive;
 mod limits;
 mod listen;
 mod load;

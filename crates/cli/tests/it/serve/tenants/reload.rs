@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{ALICE, ALICE_READS, BOB, OPS, all_lines, by, create, names, serve, write_tokens};
 use crate::serve::Server;
 use crate::serve::native::Events;
+use crate::serve::websocket::{Frame, WebSocket};
 use crate::support::{Terminal, TestEnv, wait_until};
 
 /// Has the server read this file, and waits until it has done so for the `count`th time.
@@ -30,6 +31,7 @@ fn tokens_are_read_again_and_a_removed_one_ends_nothing_but_access() {
         Events::open(&server, &path, &format!("x-penfold-token: {token}\r\n"))
     };
     let (mut alices_log, mut bobs_log) = (follow(ALICE, &alices), follow(BOB, &bobs));
+    let mut socket = WebSocket::with(&server, "/ws", &format!("x-penfold-token: {ALICE}\r\n"));
     let mut feed = Events::open(&server, "/v1/events", &format!("x-penfold-token: {ALICE}\r\n"));
     // A file that cannot be followed changes nothing.
     reload(&env, &server, &format!("alice {ALICE}\nbob short\n"), "the old ones stay", 1);
@@ -49,6 +51,8 @@ fn tokens_are_read_again_and_a_removed_one_ends_nothing_but_access() {
     }
     let told = by(&server, ALICE, "GET", "/v1/sandboxes/web", &Value::Null);
     assert_eq!((told.status, told.problem().as_str()), (401, "unauthorized"));
+    let changed = "the access of this tenant has changed".to_owned();
+    assert_eq!(socket.receive(), Frame::Close(1008, changed));
     assert_eq!(names(&server, OPS, ""), ["alice~web", "bob~web"], "her sandbox goes on");
     // The stream of a tenant whose lines are the same goes on.
     by(&server, BOB, "POST", &format!("/v1/sandboxes/{bobs}/kill"), &Value::Null).with(200);
