@@ -105,14 +105,15 @@ impl ExecRecord {
     /// Writes the end, or the survivors. The report comes last: it marks the exec as ended.
     pub(crate) fn conclude(&mut self, report: &Report) {
         self.output.finish();
-        if self.input.take().is_some() {
-            self.files.remove_input();
-        }
         let Report { exit, cause, .. } = *report;
         if !report.findings.verified {
             self.has_remaining = true;
             let _ = self.files.write_remaining(&report.findings.survivors);
             return;
+        }
+        // Not before: a terminal whose input has no writer any more would be ready at each look at survivors.
+        if self.input.take().is_some() {
+            self.files.remove_input();
         }
         self.cell.store(SeenEnd { exit, cause, verified: true });
         self.exit.write(&self.files, exit, cause);
