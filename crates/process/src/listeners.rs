@@ -1,6 +1,7 @@
 //! Finds the ports on which processes listen.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
@@ -34,7 +35,14 @@ impl Listeners {
 
     fn of_one(&mut self, pid: Pid) -> Vec<Port> {
         let Ok(namespace) = std::fs::read_link(path(pid, "ns/net")) else { return Vec::new() };
-        let listeners = self.namespaces.entry(namespace).or_insert_with(|| listeners(pid));
+        let listeners = match self.namespaces.entry(namespace) {
+            Entry::Occupied(read) => read.into_mut(),
+            // A process that has just ended shows nothing: another one of its namespace may.
+            Entry::Vacant(unread) => match listeners(pid) {
+                Some(listeners) => unread.insert(listeners),
+                None => return Vec::new(),
+            },
+        };
         if listeners.is_empty() {
             return Vec::new();
         }
@@ -51,10 +59,12 @@ fn path(pid: Pid, name: &str) -> PathBuf {
     format!("/proc/{}/{name}", pid.as_raw_pid()).into()
 }
 
-fn listeners(pid: Pid) -> HashMap<u64, Port> {
-    let tables =
-        ["net/tcp", "net/tcp6"].map(|file| std::fs::read_to_string(path(pid, file)).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines().filter_map(line)).collect()
+/// Reads the tables of a process's namespace; `None` if the process has ended meanwhile.
+fn listeners(pid: Pid) -> Option<HashMap<u64, Port>> {
+    let four = std::fs::read_to_string(path(pid, "net/tcp")).ok()?;
+    // A kernel without IPv6 has no such file.
+    let six = std::fs::read_to_string(path(pid, "net/tcp6")).unwrap_or_default();
+    Some([four, six].iter().flat_map(|table| table.lines().filter_map(line)).collect())
 }
 
 /// Parses a line of `/proc/net/tcp`, `proc_pid_net(5)`, if its socket listens.

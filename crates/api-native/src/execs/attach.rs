@@ -55,7 +55,7 @@ pub(super) struct AttachQuery {
 
 /// Opens a WebSocket with the output of an exec, from any offset and to its end, and with its input. A text message of the server is an event
 /// of a followed log, with `event`, `id` and `data`; `refused` has the problem of a message of the client, `input_ended` comes once the command
-/// can read the end of its input. A binary message of the client is input, a text message one of `{"input": "text"}`, `{"end_input": true}`,
+/// can read the end of its input, unless it has ended before that was told. A binary message of the client is input, a text message one of `{"input": "text"}`, `{"end_input": true}`,
 /// `{"resize": {"rows": 24, "columns": 80}}` and `{"signal": "INT"}`. Any number of clients may attach.
 #[utoipa::path(
     get, path = "/sandboxes/{id}/execs/{number}/attach", tag = "execs", operation_id = "attachExec",

@@ -76,7 +76,12 @@ fn check_ready(env: &TestEnv, start: Running, context: &str) {
     if let Some(port) = context.strip_prefix("port ") {
         let port: u64 = port.parse().unwrap();
         let shown = env.call(["ps", "--json", "--ports"]).with_code(0).json();
-        assert_eq!(shown[0]["ports"], json!([{"address": "127.0.0.1", "port": port}]), "{shown}");
+        assert_eq!(
+            shown[0]["ports"],
+            json!([{"address": "127.0.0.1", "port": port}]),
+            "{:?}: {shown}",
+            sandbox.members(env)
+        );
         let table = env.call(["ps", "--ports"]).out();
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].contains("PORTS") && lines[1].contains(&port.to_string()), "{table}");
