@@ -58,6 +58,7 @@ pub const DIALECT: Dialect = Dialect {
     owns: |_| true,
     takes_bearer: false,
     reads: only_reads,
+    ends: does_end,
     refusal: refuse,
     routes: router,
     is_served: true,
@@ -66,6 +67,14 @@ pub const DIALECT: Dialect = Dialect {
 /// Tells whether a request changes nothing. Over a socket comes anything.
 fn only_reads(method: &Method, path: &str) -> bool {
     files::only_reads(method, path) && ![pty::PATH, rpc::PATH].contains(&path) && !ws::PATHS.contains(&path)
+}
+
+/// Tells whether a request ends a session or processes.
+fn does_end(method: &Method, path: &str) -> bool {
+    match path {
+        "/api/session/delete" => *method == Method::POST,
+        _ => *method == Method::DELETE && path.starts_with("/api/process/"),
+    }
 }
 
 /// Answers a request that reaches no route.

@@ -61,6 +61,7 @@ pub const DIALECT: Dialect = Dialect {
     owns: is_own,
     takes_bearer: true,
     reads: only_reads,
+    ends: does_end,
     refusal: refuse,
     routes: router,
     is_served: true,
@@ -74,6 +75,18 @@ fn only_reads(method: &Method, path: &str) -> bool {
         ["", "v1", "sandboxes", _, "attach"] | ["", "v1", "sandboxes", _, "execs", _, "attach"]
     );
     method.is_safe() && !is_socket
+}
+
+/// Whether a request ends a sandbox, an exec or a session, or what a command does there.
+fn does_end(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.strip_prefix("/v1/sandboxes/").unwrap_or_default().split('/').collect();
+    match parts.as_slice() {
+        [id] | [id, "execs" | "sessions", _] => *method == Method::DELETE && !id.is_empty(),
+        [_, "stop" | "kill"]
+        | [_, "execs", _, "stop" | "kill" | "signal"]
+        | [_, "sessions", _, "interrupt"] => *method == Method::POST,
+        _ => false,
+    }
 }
 
 /// Whether a path belongs to the native API. `/metrics` is the server's own; its callers are those of this API.
@@ -152,6 +165,27 @@ fn described() -> OpenApiRouter<AppState> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// spec: 15.4.3
+    #[test]
+    fn every_route_that_ends_something_has_reserved_room_and_no_other() {
+        let description: serde_json::Value = serde_json::from_str(documents::OPENAPI).unwrap();
+        let mut ends = Vec::new();
+        for (path, methods) in description["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let name = operation["operationId"].as_str().unwrap().to_owned();
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+                let path = path.replace("{id}", "web").replace("{number}", "3").replace("{name}", "main");
+                let is_end = ["stop", "kill", "delete", "signal", "interrupt"]
+                    .iter()
+                    .any(|word| name.starts_with(word));
+                assert_eq!(does_end(&method, &path), is_end, "{name}");
+                ends.extend(is_end.then_some(name));
+            }
+        }
+        assert!(ends.len() >= 9, "{ends:?}");
+        assert!(!does_end(&Method::DELETE, "/v1/sandboxes/"));
+    }
 
     #[test]
     fn a_refusal_is_a_problem_document_with_all_that_the_description_requires() {

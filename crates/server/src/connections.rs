@@ -18,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::AppState;
 use crate::caller::Peer;
-use crate::descriptors;
-use crate::front::{self, Front};
+use crate::descriptors::Shares;
+use crate::front::{self, Arrival, Front};
 use crate::listen::{Listener, SocketFile};
 use crate::metrics::RefusedLabels;
 use crate::raw_heads::RawHeads;
@@ -27,9 +27,12 @@ use crate::timed_stream::TimedStream;
 
 /// The pause after a failed accept(2): no event tells when there is a descriptor again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The time for the head of a request on a connection beyond the limit.
+const RESERVED_HEAD_TIME: Duration = Duration::from_secs(2);
 /// What a connection beyond the limit is told.
 const FULL: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: text/plain\r\ncontent-length: 21\r\nconnection: close\r\n\r\ntoo many connections\n";
+
 /// The connections of a server.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -37,19 +40,35 @@ pub(crate) struct Connections {
     front: Front,
     room: Arc<Semaphore>,
     limit: usize,
+    /// For the requests that end something, of the callers of each kind of listener: those on a port cannot take what this host needs.
+    reserved: [Arc<Semaphore>; 2],
+}
+
+/// Which room of the server a connection has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// That of all requests.
+    Usual,
+    /// That of requests that end something.
+    Reserved,
 }
 
 impl Connections {
     pub(crate) fn new(app: &AppState, front: Front) -> Connections {
-        let limit = app.config.limits.connections.min(descriptors::most_connections());
-        Connections { app: app.clone(), front, room: Arc::new(Semaphore::new(limit)), limit }
+        let Shares { connections, reserved, .. } = Shares::of_process();
+        let limit = app.config.limits.connections.min(connections);
+        let reserved = [(); 2].map(|()| Arc::new(Semaphore::new(reserved)));
+        Connections { app: app.clone(), front, room: Arc::new(Semaphore::new(limit)), limit, reserved }
     }
 
     /// Waits until no connection is left. There must be no accept loop any more.
     pub(crate) async fn all_closed(&self) {
-        let all = u32::try_from(self.limit).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
-        let _ = self.room.acquire_many(all).await;
+        let reserved = Shares::of_process().reserved;
+        let rooms = self.reserved.iter().map(|room| (room, reserved)).chain([(&self.room, self.limit)]);
+        for (room, all) in rooms {
+            // No semaphore is ever closed.
+            let _ = room.acquire_many(u32::try_from(all).unwrap_or(u32::MAX)).await;
+        }
     }
 
     /// Accepts connections until the server begins to end.
@@ -100,13 +119,24 @@ impl Connections {
         self.app.metrics.refused.get_or_create(&RefusedLabels { reason }).inc();
     }
 
-    /// Serves a connection, or refuses it at the limit.
+    /// Takes room for a connection of this peer.
+    fn take_room(&self, peer: Peer) -> Option<(OwnedSemaphorePermit, Room)> {
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            return Some((permit, Room::Usual));
+        }
+        let [of_sockets, of_ports] = &self.reserved;
+        let reserved = if matches!(peer, Peer::Unix) { of_sockets } else { of_ports };
+        Some((Arc::clone(reserved).try_acquire_owned().ok()?, Room::Reserved))
+    }
+
+    /// Serves a connection, or refuses it where there is no room.
     pub(crate) fn start<S>(&self, mut stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            tokio::spawn(serve(self.app.clone(), self.front.clone(), stream, peer, permit));
+        if let Some((permit, room)) = self.take_room(peer) {
+            let place = Place::take(&self.app, permit, room);
+            tokio::spawn(serve(self.front.clone(), stream, peer, place));
         } else {
             self.count_refused("limit");
             tokio::spawn(async move { tokio::time::timeout(PAUSE, refuse(&mut stream)).await });
@@ -135,13 +165,14 @@ fn is_ours(stream: &impl AsFd) -> bool {
 pub(crate) struct Place {
     app: AppState,
     heads: RawHeads,
-    _room: OwnedSemaphorePermit,
+    room: Room,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Place {
-    fn take(app: &AppState, room: OwnedSemaphorePermit) -> Place {
+    fn take(app: &AppState, permit: OwnedSemaphorePermit, room: Room) -> Place {
         app.metrics.connections.inc();
-        Place { app: AppState::clone(app), heads: RawHeads::default(), _room: room }
+        Place { app: AppState::clone(app), heads: RawHeads::default(), room, _permit: permit }
     }
 
     /// No request follows on the connection.
@@ -157,22 +188,27 @@ impl Drop for Place {
 }
 
 /// Serves the requests of one connection.
-async fn serve<S>(app: AppState, front: Front, stream: S, peer: Peer, room: OwnedSemaphorePermit)
+async fn serve<S>(front: Front, stream: S, peer: Peer, place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (room, app) = (place.room, AppState::clone(&place.app));
     let limits = app.config.limits;
-    let place = Arc::new(Place::take(&app, room));
+    let head_time = match room {
+        Room::Usual => limits.head_time,
+        Room::Reserved => RESERVED_HEAD_TIME.min(limits.head_time),
+    };
+    let place = Arc::new(place);
     let heads = place.heads.clone();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&place));
-        let two_lengths = heads.has_two_lengths(request.headers(), request.body().size_hint().lower());
-        let response = front::serve(front.clone(), peer, request, two_lengths);
+        let has_two_lengths = heads.has_two_lengths(request.headers(), request.body().size_hint().lower());
+        let response = front::serve(front.clone(), Arrival { peer, room, has_two_lengths }, request);
         async { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head_time)
+        .header_read_timeout(head_time)
         .max_buf_size(limits.head)
         .max_headers(limits.headers)
         .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time, heads.clone())), service)

@@ -7,26 +7,52 @@ use rustix::io::Errno;
 
 use crate::refusal::Refusal;
 
-/// The descriptors that connections and streams leave to the work of requests, if the process has at least twice as many.
-const SPARE: usize = 64;
 /// What a stream takes besides its connection: the record, the log, a watch, a pipe.
 const OF_STREAM: usize = 8;
+/// What the end of something takes besides its connection: the record, the supervisor, a process.
+const OF_END: usize = 4;
+/// What short work takes at one time: directories, a file of a record, the ends of pipes.
+const OF_CALL: usize = 8;
+/// What the server itself has open: listening sockets, the log, the runtime, the watch of the state root.
+const OWN: usize = 24;
 
-/// The connections that the process has descriptors for.
-pub(crate) fn most_connections() -> usize {
-    let limit = limit();
-    let streams = most_streams().saturating_mul(OF_STREAM);
-    limit.saturating_sub(SPARE).saturating_sub(streams).max(limit / 2).max(1)
+/// How the descriptors of the process are shared, so that no work of a request lacks one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// The connections at one time.
+    pub connections: usize,
+    /// The connections beyond these, of each kind of listener, that are only for requests that end something.
+    pub reserved: usize,
+    /// The streams and waits at one time.
+    pub streams: usize,
+    /// The requests at one time that end something.
+    pub ends: usize,
+    /// The short work at one time; more waits.
+    pub calls: usize,
 }
 
-/// The streams that the process has descriptors for, beside its connections.
-pub(crate) fn most_streams() -> usize {
-    ((limit() / 2).saturating_sub(SPARE) / OF_STREAM).max(1)
-}
+impl Shares {
+    /// The shares of this process.
+    pub(crate) fn of_process() -> Shares {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        Shares::of(limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)))
+    }
 
-fn limit() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+    fn of(limit: usize) -> Shares {
+        let spare = (limit / 4).clamp(16, 1024);
+        let streams = ((limit / 2).saturating_sub(spare) / OF_STREAM).clamp(1, 512);
+        let ends = (limit / (4 * OF_END)).clamp(1, 1024);
+        let reserved = (spare / 8).min(16);
+        let taken = spare + streams * OF_STREAM + ends * OF_END;
+        let for_calls = spare.saturating_sub(OWN + 2 * reserved);
+        Shares {
+            connections: limit.saturating_sub(taken).max(1),
+            reserved,
+            streams,
+            ends,
+            calls: (for_calls / OF_CALL).max(1),
+        }
+    }
 }
 
 /// Returns an answer, unless it is an error and there is no descriptor left: whatever the error says of a sandbox may be wrong,
@@ -53,4 +79,27 @@ pub(crate) fn or_no_descriptors(response: Response) -> Result<Response, Refusal>
 fn is_exhausted() -> bool {
     let opened = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     matches!(opened, Err(Errno::MFILE | Errno::NFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 15.15
+    #[test]
+    fn no_share_takes_the_descriptors_of_another() {
+        for limit in [64, 100, 256, 1000, 1024, 4096, 20_000, 524_288, usize::MAX] {
+            let Shares { connections, reserved, streams, ends, calls } = Shares::of(limit);
+            let work = streams * OF_STREAM + ends * OF_END;
+            let all = connections + 2 * reserved + work;
+            assert!(all <= limit, "{limit}");
+            let own = OWN.min(limit / 4);
+            assert!(limit < 256 || all + calls * OF_CALL + own <= limit, "{limit}: {calls} calls");
+            assert!(connections >= (limit / 4).min(1024) && reserved > 0, "{limit}: {connections}");
+        }
+        // What a server has by default on most hosts.
+        let usual = Shares { connections: usize::MAX, reserved: 16, streams: 512, ends: 1024, calls: 121 };
+        let large = Shares::of(1 << 20);
+        assert_eq!(Shares { connections: usize::MAX, ..large }, usual);
+    }
 }

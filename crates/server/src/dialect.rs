@@ -23,6 +23,8 @@ pub struct Dialect {
     pub takes_bearer: bool,
     /// Tells whether a request changes nothing: a token that is read-only is good for it.
     pub reads: fn(&Method, &str) -> bool,
+    /// Tells whether a request ends something: it has room of its own when the server has as many connections as it can have.
+    pub ends: fn(&Method, &str) -> bool,
     /// The form of a refusal: the answer to a request of this dialect that reaches no route.
     pub refusal: fn(&Refusal) -> Response,
     /// The routes. At most one dialect of a list has a fallback for all paths.
@@ -37,6 +39,7 @@ const PLAIN: Dialect = Dialect {
     owns: |_| true,
     takes_bearer: false,
     reads: |method, _| method.is_safe(),
+    ends: |_, _| false,
     refusal: |refusal| (refusal.status, format!("{}\n", refusal.sentence)).into_response(),
     routes: |_| Router::new(),
     is_served: false,

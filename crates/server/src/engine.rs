@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
-use crate::descriptors;
+use crate::descriptors::Shares;
 use crate::locks::Locks;
 use crate::metrics::Metrics;
 use crate::records::find_sandbox;
@@ -82,17 +82,13 @@ struct Shared {
     creating: Locks,
     quota: Arc<quota::Quota>,
     checking: Mutex<()>,
+    calls: Arc<Semaphore>,
     followers: Arc<Semaphore>,
     enders: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     large_bodies: Arc<Semaphore>,
 }
 
-/// The most streams and waits at one time; each has a thread.
-const FOLLOWERS: usize = 512;
-/// The most requests at one time that end something; each has a thread. More than the others: a kill must find room while
-/// politer requests wait for the end of a grace.
-const ENDERS: usize = 1024;
 /// The most watched directory trees at one time; each has an inotify descriptor, of which a user has 128 by default.
 const WATCHES: usize = 64;
 /// The most bodies at one time that are larger than [`crate::Limits::body`]; each is in memory.
@@ -101,14 +97,16 @@ const LARGE_BODIES: usize = 2;
 impl Engine {
     /// Makes the engine of a server with these settings.
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> Engine {
+        let Shares { streams, ends, calls, .. } = Shares::of_process();
         let shared = Shared {
             program: config.program.clone(),
             environment: Arc::new(config.environment.clone()),
             creating: Locks::default(),
             quota: Arc::new(quota::Quota::new(config.limits.sandboxes)),
             checking: Mutex::new(()),
-            followers: Arc::new(Semaphore::new(FOLLOWERS.min(descriptors::most_streams()))),
-            enders: Arc::new(Semaphore::new(ENDERS)),
+            calls: Arc::new(Semaphore::new(calls)),
+            followers: Arc::new(Semaphore::new(streams)),
+            enders: Arc::new(Semaphore::new(ends)),
             watches: Arc::new(Semaphore::new(WATCHES)),
             large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
         };
@@ -204,8 +202,8 @@ impl Engine {
         receiver.await.map_err(|_| EngineError::Abandoned)
     }
 
-    /// Does short blocking work on a thread beside the runtime; the work gets the scope of the callers. A caller that goes away does
-    /// not end the work.
+    /// Does short blocking work on a thread beside the runtime, once there are descriptors for it; the work gets the scope of the
+    /// callers. A caller that goes away does not end the work.
     ///
     /// # Errors
     /// [`EngineError::Abandoned`] if the work panicked or the runtime ends.
@@ -218,7 +216,14 @@ impl Engine {
             return Err(EngineError::Abandoned);
         }
         let scope = self.scope.clone();
-        tokio::task::spawn_blocking(move || work(&scope)).await.map_err(|_| EngineError::Abandoned)
+        let place =
+            Arc::clone(&self.shared.calls).acquire_owned().await.map_err(|_| EngineError::Abandoned)?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&scope);
+            drop(place);
+            done
+        });
+        done.await.map_err(|_| EngineError::Abandoned)
     }
 
     /// Starts a detached sandbox. Returns its id once its command runs.
@@ -349,7 +354,7 @@ mod tests {
             tokio::task::yield_now().await;
             let short = tokio::time::timeout(Duration::from_mins(1), engine.call(|_| 7));
             assert_eq!(short.await.unwrap().unwrap(), 7);
-            let places: Vec<_> = (3..ENDERS).map(|_| engine.ender().unwrap()).collect();
+            let places: Vec<_> = (3..Shares::of_process().ends).map(|_| engine.ender().unwrap()).collect();
             assert!(matches!(engine.ender(), Err(EngineError::Busy)));
             drop((places, releases));
             for wait in waits {

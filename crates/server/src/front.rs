@@ -13,6 +13,7 @@ use tower_service::Service as _;
 use crate::app::AppState;
 use crate::auth;
 use crate::caller::{Peer, RequestId};
+use crate::connections::Room;
 use crate::descriptors;
 use crate::dialect::{Dialect, Dialects};
 use crate::metrics::RequestLabels;
@@ -41,14 +42,19 @@ impl Front {
     }
 }
 
-/// Serves one request of this peer. `two_lengths`: it had a length and a transfer coding when it was sent.
-pub(crate) async fn serve(
-    front: Front,
-    peer: Peer,
-    request: Request<Incoming>,
-    two_lengths: bool,
-) -> Response {
+/// How a request came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) peer: Peer,
+    pub(crate) room: Room,
+    /// Whether it had a length and a transfer coding when it was sent.
+    pub(crate) has_two_lengths: bool,
+}
+
+/// Serves one request.
+pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incoming>) -> Response {
     let Front { dialects, tenants } = front;
+    let Arrival { peer, room, has_two_lengths } = arrival;
     let begun = Instant::now();
     let (mut parts, body) = request.into_parts();
     let id = request_id(&parts.headers);
@@ -58,14 +64,16 @@ pub(crate) async fn serve(
     let token = auth::take_from_path(&mut parts.uri);
     let dialect = dialects.of(parts.uri.path());
     let limits = tenants.whole().app.config.limits;
-    let admitted = one_length(two_lengths).and_then(|()| check(&parts, length, limits.head)).and_then(|()| {
-        tenants.admit(|tokens| {
-            let bearer = dialect.takes_bearer;
-            let token = auth::authorize_request(tokens, peer, token.as_deref(), &mut parts, bearer)?;
-            may_change(dialect, token, &parts)?;
-            Ok(token)
-        })
-    });
+    let admitted =
+        one_length(has_two_lengths).and_then(|()| check(&parts, length, limits.head)).and_then(|()| {
+            tenants.admit(|tokens| {
+                let bearer = dialect.takes_bearer;
+                let token = auth::authorize_request(tokens, peer, token.as_deref(), &mut parts, bearer)?;
+                may_change(dialect, token, &parts)?;
+                has_room(dialect, room, &parts)?;
+                Ok(token)
+            })
+        });
     let method = parts.method.clone();
     let path = parts.uri.path().to_owned();
     let app = AppState::clone(&admitted.as_ref().unwrap_or(tenants.whole()).app);
@@ -91,8 +99,13 @@ pub(crate) async fn serve(
     };
     penfold_sys::crash_point!("serve-answering");
     // A body of unknown length is where servers disagree about its end: nothing may follow on the connection.
-    if is_chunked || declared > u64::try_from(limits.body).unwrap_or(u64::MAX) {
+    let has_more_than_body = declared > u64::try_from(limits.body).unwrap_or(u64::MAX);
+    // What is reserved is given back at once.
+    if is_chunked || has_more_than_body || room == Room::Reserved {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if room == Room::Reserved && response.status() == StatusCode::TOO_MANY_REQUESTS {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(&REQUEST_ID, id);
@@ -114,6 +127,15 @@ fn may_change(dialect: &Dialect, token: Option<&Token>, parts: &Parts) -> Result
         return Ok(());
     }
     Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "this token is read-only"))
+}
+
+/// Refuses a request on a connection beyond the limit, unless it ends something.
+fn has_room(dialect: &Dialect, room: Room, parts: &Parts) -> Result<(), Refusal> {
+    if room == Room::Usual || (dialect.ends)(&parts.method, parts.uri.path()) {
+        return Ok(());
+    }
+    let sentence = "this server has as many connections as it can have: further ones may only end something; close some, or try again later";
+    Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many", sentence))
 }
 
 /// The id that the caller gave, if it can be a header and a word of a log line, or a new one.

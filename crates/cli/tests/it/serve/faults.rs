@@ -322,6 +322,46 @@ fn followers_that_read_nothing_leave_descriptors_for_everybody_else() {
     }
 }
 
+/// spec: 15.15
+#[test]
+fn many_requests_with_few_descriptors_get_no_wrong_answer() {
+    let env = TestEnv::new();
+    let path = env.path("work/api.sock");
+    let mut command = env.command("sh");
+    command.args(["-c", "ulimit -n 256; exec \"$@\"", "sh"]).arg(crate::support::penfold());
+    command.arg("--root").arg(env.root()).args(["serve", "--api", "native", "--listen"]);
+    command.arg(format!("unix:{}", path.display()));
+    let server = Server { running: crate::support::Running::start(&mut command), place: Place::Unix(path) };
+    wait_until("the server listens", || server.try_connect().is_ok());
+    let id = native::script(&server, "echo here; exec sleep 1000");
+    let begun = std::sync::Barrier::new(48);
+    let asked = |number: usize| {
+        begun.wait();
+        let mut told = Vec::new();
+        for round in 0..6 {
+            let answer = match (number + round) % 3 {
+                0 => native::get(&server, &format!("/v1/sandboxes/{id}")),
+                1 => native::get(&server, &format!("/v1/sandboxes/{id}/logs")),
+                _ => native::post(
+                    &server,
+                    &format!("/v1/sandboxes/{id}/execs?wait=1"),
+                    &json!({ "command": ["true"] }),
+                ),
+            };
+            told.push((answer.status, String::from_utf8_lossy(&answer.body).into_owned()));
+        }
+        told
+    };
+    let told: Vec<(u16, String)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..48).map(|number| scope.spawn(move || asked(number))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let wrong: Vec<_> = told.iter().filter(|(status, _)| ![200, 201, 429].contains(status)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(told.iter().filter(|(status, _)| *status != 429).count() > 150, "{told:?}");
+    native::delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+}
+
 #[test]
 fn a_server_without_descriptors_refuses_clearly_and_recovers() {
     let env = TestEnv::new();

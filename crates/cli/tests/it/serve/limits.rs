@@ -1,6 +1,7 @@
 //! Malformed, slow and oversized requests: 4xx or a closed connection, and the next request is answered.
 
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use super::{Answer, Server, read_all};
 use crate::support::{TestEnv, wait_until};
@@ -198,16 +199,12 @@ fn a_body_of_a_hundred_megabytes_is_refused_and_not_kept() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// spec: 15.4
-#[test]
-fn connections_beyond_the_limit_are_told_so() {
-    let env = TestEnv::new();
-    let server = Server::start(&env, &["--max-connections", "3"]);
-    // Each is served before the next one comes, so that the server has counted it.
+/// Opens as many connections as the server has room for, each with an answer: then the server has counted it.
+fn fill(server: &Server, count: usize) -> Vec<Box<dyn super::Stream>> {
     let mut held = Vec::new();
-    crate::support::wait_until("the first connection is over", || {
+    crate::support::wait_until("earlier connections are over", || {
         held.clear();
-        for _ in 0..3 {
+        for _ in 0..count {
             let mut stream = server.connect();
             let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
             let mut buffer = [0_u8; 12];
@@ -218,14 +215,70 @@ fn connections_beyond_the_limit_are_told_so() {
         }
         true
     });
+    held
+}
+
+/// spec: 15.4, 15.4.3
+#[test]
+fn connections_beyond_the_limit_are_told_so() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &["--max-connections", "3"]);
+    let held = fill(&server, 3);
+    for (path, kind) in [("/v1/sandboxes", "urn:penfold:problem:too_many"), ("/api/ping", "TOO_MANY")] {
+        let answer = server.get(path, "");
+        assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")), "{answer:?}");
+        assert!(answer.body.contains(kind) && answer.header("connection") == Some("close"), "{answer:?}");
+    }
+    // Those that ask for nothing take what is left, too.
+    let mut idle: Vec<_> = (0..16).map(|_| server.connect()).collect();
     let mut refused = server.connect();
     let answer = Answer::parse(&read_all(&mut *refused));
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
-    held.clear();
+    // They are not waited for as long as others.
+    let began = Instant::now();
+    assert_eq!(read_all(&mut *idle.remove(0)), "");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    drop((held, idle));
     crate::support::wait_until("there is room again", || {
         server.say(b"GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200")
     });
     server.end();
+}
+
+/// spec: 15.4.3
+#[test]
+fn a_kill_finds_room_beside_as_many_connections_as_there_can_be() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &["--max-connections", "3"]);
+    let [killed, stopped] =
+        ["killed", "stopped"].map(|_| super::native::script(&server, "sleep 4813 & wait"));
+    let api = super::cloudflare::Api { env, server };
+    api.out("s", "true");
+    api.process("s", "p", "sleep 4814");
+    let super::cloudflare::Api { env, server } = api;
+    let held = fill(&server, 3);
+    assert_eq!(server.get("/v1/sandboxes", "").status, 429);
+    let ends = [
+        ("POST", format!("/v1/sandboxes/{killed}/kill"), ""),
+        ("POST", format!("/v1/sandboxes/{stopped}/stop"), ""),
+        ("DELETE", format!("/v1/sandboxes/{killed}"), ""),
+        ("DELETE", "/api/process/p".to_owned(), ""),
+        ("POST", "/api/session/delete".to_owned(), r#"{"sessionId":"s"}"#),
+    ];
+    for (method, path, body) in ends {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = Answer::parse(&server.say(request.as_bytes()));
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")), "{path}: {answer:?}");
+    }
+    let left = env.call(["ps", "-q"]).with_code(0).out();
+    assert_eq!(left, "", "all have ended while the server was full");
+    drop(held);
+    server.end();
+    env.call(["rm", "--all", "-f"]).with_code(0);
+    env.assert_nothing_left();
 }
 
 /// spec: 15.7
