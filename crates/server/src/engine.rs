@@ -332,6 +332,22 @@ mod tests {
         assert!(bob.watch_place().is_some() && bob.large_body().is_some());
     }
 
+    /// spec: 15.15
+    #[test]
+    fn short_work_waits_for_its_share_of_the_descriptors() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        runtime.unwrap().block_on(async {
+            let engine = engine();
+            let others = u32::try_from(Shares::of_process().calls - 1).unwrap();
+            let _taken = engine.shared.calls.acquire_many(others).await.unwrap();
+            let (says, said) = mpsc::channel();
+            let first = engine.call(move |_| said.recv_timeout(Duration::from_millis(100)).is_ok());
+            let second = engine.call(move |_| says.send(()).is_err());
+            let (is_disturbed, is_late) = tokio::join!(first, second);
+            assert_eq!((is_disturbed.unwrap(), is_late.unwrap()), (false, true));
+        });
+    }
+
     /// spec: 15.4.2
     #[test]
     fn long_waits_leave_the_threads_for_short_work_free_and_are_bounded() {

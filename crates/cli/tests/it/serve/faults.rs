@@ -328,13 +328,13 @@ fn many_requests_with_few_descriptors_get_no_wrong_answer() {
     let env = TestEnv::new();
     let path = env.path("work/api.sock");
     let mut command = env.command("sh");
-    command.args(["-c", "ulimit -n 256; exec \"$@\"", "sh"]).arg(crate::support::penfold());
+    command.args(["-c", "ulimit -n 128; exec \"$@\"", "sh"]).arg(crate::support::penfold());
     command.arg("--root").arg(env.root()).args(["serve", "--api", "native", "--listen"]);
     command.arg(format!("unix:{}", path.display()));
     let server = Server { running: crate::support::Running::start(&mut command), place: Place::Unix(path) };
     wait_until("the server listens", || server.try_connect().is_ok());
     let id = native::script(&server, "echo here; exec sleep 1000");
-    let begun = std::sync::Barrier::new(48);
+    let begun = std::sync::Barrier::new(28);
     let asked = |number: usize| {
         begun.wait();
         let mut told = Vec::new();
@@ -353,12 +353,12 @@ fn many_requests_with_few_descriptors_get_no_wrong_answer() {
         told
     };
     let told: Vec<(u16, String)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..48).map(|number| scope.spawn(move || asked(number))).collect();
+        let threads: Vec<_> = (0..28).map(|number| scope.spawn(move || asked(number))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let wrong: Vec<_> = told.iter().filter(|(status, _)| ![200, 201, 429].contains(status)).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(told.iter().filter(|(status, _)| *status != 429).count() > 150, "{told:?}");
+    assert!(told.iter().filter(|(status, _)| *status != 429).count() > 80, "{told:?}");
     native::delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
 }
 
