@@ -8,6 +8,7 @@ use penfold_server::{AppState, EngineError};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use super::sessions::Leases;
 use super::watched::KeptTrees;
 
 /// What every handler of this API can reach; a clone is another handle.
@@ -27,6 +28,8 @@ pub(crate) struct Api {
     pub(crate) watches: Arc<Semaphore>,
     /// The watched trees that are kept between two requests.
     pub(crate) kept_trees: KeptTrees,
+    /// The leases of the sessions that clients use.
+    pub(crate) leases: Leases,
 }
 
 /// The most watched directory trees of a tenant.
@@ -34,8 +37,10 @@ const WATCHES: usize = 32;
 
 impl Api {
     pub(crate) fn new(app: AppState) -> ApiState {
+        let leases = Leases::new(app.engine.scope());
         Arc::new(Api {
             app,
+            leases,
             locks: Locks::default(),
             places: Places::default(),
             followers: Followers::default(),

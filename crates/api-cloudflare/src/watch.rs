@@ -21,6 +21,7 @@ use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::files::file_error;
 use crate::request::Parsed;
+use crate::sessions::{self, InUse};
 use crate::watched::{Tree, WatchEnd};
 
 use self::request::WatchRequest;
@@ -32,10 +33,10 @@ pub(crate) fn routes() -> Router<ApiState> {
 
 /// Answers with the changes of a tree as events, until the client goes away.
 async fn watch(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError>) -> RouteResult {
-    let WatchRequest { tree: request, .. } = WatchRequest::new(&api, body).await?;
+    let WatchRequest { tree: request, session, .. } = WatchRequest::new(&api, body).await?;
     let path = request.top.clone();
     let opened = api.call(move |api| {
-        let places = take_places(api)?;
+        let places = (take_places(api)?, sessions::begin_use(api, session.as_deref()));
         let mut opened = Tree::open(request);
         match &mut opened {
             Err(end @ (WatchEnd::Failed(_) | WatchEnd::NoInstances)) => return Err(open_error(&path, end)),
@@ -53,6 +54,9 @@ async fn watch(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError
         Err(end) => stream::answer_with_end(&end),
     })
 }
+
+/// What a stream of changes holds: its places, and the session in whose name it watches.
+type Held = ([OwnedSemaphorePermit; 2], Option<Arc<InUse>>);
 
 /// Takes places of the tenant and of the server for one more watched tree.
 ///

@@ -78,22 +78,10 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
     let path = parts.uri.path().to_owned();
     let app = AppState::clone(&admitted.as_ref().unwrap_or(tenants.whole()).app);
     let mut response = match admitted {
-        Ok(Served { mut router, .. }) => {
+        Ok(served) => {
             parts.extensions.insert(RequestId(id.clone()));
             let body = Body::new(TimedBody::new(body, limits.body_times()));
-            penfold_sys::crash_point!("serve-admitted");
-            // A router is always ready, and cannot fail. A handler whose caller is revoked is dropped, as if the caller went away.
-            let answered = tokio::select! {
-                answered = router.call(Request::from_parts(parts, body)) => answered.map(Some),
-                () = app.revoked.begun() => Ok(None),
-            };
-            match answered {
-                Ok(Some(response)) => {
-                    descriptors::or_no_descriptors(response).unwrap_or_else(|refusal| dialect.refuse(refusal))
-                }
-                Ok(None) => dialect.refuse(auth::unauthorized()),
-                Err(never) => match never {},
-            }
+            answer(dialect, served, Request::from_parts(parts, body)).await
         }
         Err(refusal) => dialect.refuse(refusal),
     };
@@ -119,6 +107,24 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
     let path = tenants.without_tokens(&path);
     tracing::info!(%method, path, status = status.as_u16(), ms, %peer, id, "request");
     response
+}
+
+/// Answers a request that was admitted.
+async fn answer(dialect: &Dialect, served: Served, request: Request<Body>) -> Response {
+    let Served { mut router, app } = served;
+    penfold_sys::crash_point!("serve-admitted");
+    // A router is always ready, and cannot fail. A handler whose caller is revoked is dropped, as if the caller went away.
+    let answered = tokio::select! {
+        answered = router.call(request) => answered.map(Some),
+        () = app.revoked.begun() => Ok(None),
+    };
+    match answered {
+        Ok(Some(response)) => {
+            descriptors::or_no_descriptors(response).unwrap_or_else(|refusal| dialect.refuse(refusal))
+        }
+        Ok(None) => dialect.refuse(auth::unauthorized()),
+        Err(never) => match never {},
+    }
 }
 
 /// Refuses a request that may change something, if the token is good for looking only.

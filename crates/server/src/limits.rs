@@ -27,6 +27,8 @@ pub struct Limits {
     pub write_time: Duration,
     /// The living sandboxes that the callers with one token can have.
     pub sandboxes: usize,
+    /// The time after which a session of the Cloudflare API ends that no client uses; `None` for no limit.
+    pub session_idle: Option<Duration>,
     /// The bytes of a command's output that are kept; the oldest output beyond is lost, and counted.
     pub output: u64,
 }
@@ -51,6 +53,7 @@ impl Default for Limits {
             // Long: a person may pause a followed log, and a program may work on what it has read.
             write_time: Duration::from_mins(5),
             sandboxes: 1000,
+            session_idle: None,
             output: penfold_state::log::USUAL_LIMIT,
         }
     }

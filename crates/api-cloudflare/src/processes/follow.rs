@@ -48,6 +48,7 @@ pub(super) fn answer_with_stream(api: &ApiState, following: Following) -> Result
     let theirs = std::sync::Arc::clone(api);
     let made = sent_body::followed_body(move |sink| {
         let _place = place;
+        let _in_use = theirs.leases.begin_use(&following.files);
         following.write(sink, &theirs.app.drain)
     });
     let (body, wake, open) = made.map_err(|error| ApiError::full(&error))?;

@@ -92,6 +92,13 @@ fn refill(api: &Api) -> Result<Vec<Seen>, ApiError> {
 /// # Errors
 /// 404 when there is none with this id.
 pub(super) fn observe_process(api: &Api, id: &str) -> Result<Seen, ApiError> {
+    let seen = search_process(api, id)?;
+    // A client that asks for a process is not gone.
+    drop(api.leases.begin_use(&seen.exec.files));
+    Ok(seen)
+}
+
+fn search_process(api: &Api, id: &str) -> Result<Seen, ApiError> {
     if let Some(spot) = api.places.get(id) {
         if let Some(seen) = at(api, id, &spot)? {
             return Ok(seen);

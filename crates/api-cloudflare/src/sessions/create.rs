@@ -7,12 +7,14 @@ use std::time::Duration;
 use penfold_request::RefusalKind;
 use penfold_server::{EngineError, NewSandbox};
 use penfold_session::protocol::is_variable;
+use penfold_state::time::whole_millis;
 
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
 
 use super::find::{self, API, CLOUDFLARE, SESSION, SHELL, Session, TIMEOUT};
+use super::leases::IDLE;
 
 /// The time that a kill may take until the survivors are reported.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -92,7 +94,8 @@ pub(crate) async fn obtain(api: &ApiState, id: &SessionId) -> Result<Session, Ap
 
 async fn look(api: &ApiState, id: &SessionId) -> Result<Option<Session>, ApiError> {
     let id = id.clone();
-    api.call(move |api| find::find_session(api.app.engine.scope(), &id)).await
+    api.call(move |api| Ok(find::find_session(api.app.engine.scope(), &id)?.map(|session| session.used(api))))
+        .await
 }
 
 fn exists(id: &SessionId) -> ApiError {
@@ -117,12 +120,17 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
             api.call(move |api| {
                 let files = find::open_record(api.app.engine.scope(), &sandbox)?;
                 let gone = || ApiError::new(Code::InternalError, "the session ended at once");
-                Ok(Started::New(Session { id, files: files.ok_or_else(gone)?, timeout_ms }))
+                let session = Session { id, files: files.ok_or_else(gone)?, timeout_ms, in_use: None };
+                Ok(Started::New(session.used(api)))
             })
             .await
         }
         Err(EngineError::Start(error)) if error.kind() == Some(RefusalKind::NameTaken) => {
-            api.wait(move |api| find::await_other(api.app.engine.scope(), &id).map(Started::Other)).await
+            api.wait(move |api| {
+                let other = find::await_other(api.app.engine.scope(), &id)?;
+                Ok(Started::Other(other.map(|session| session.used(api))))
+            })
+            .await
         }
         Err(error @ EngineError::TooMany { .. }) => {
             Err(ApiError::overload(Code::InternalError, penfold_state::error_chain(&error)))
@@ -145,6 +153,10 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
     spec.labels.insert(SESSION.to_owned(), id.as_str().to_owned());
     if let Some(timeout) = settings.timeout_ms {
         spec.labels.insert(TIMEOUT.to_owned(), timeout.to_string());
+    }
+    if let Some(idle) = api.app.config.limits.session_idle {
+        spec.lease_ms = Some(whole_millis(idle));
+        spec.labels.insert(IDLE.to_owned(), whole_millis(idle).to_string());
     }
     for name in ["LANG", "LC_ALL"] {
         spec.env.insert(name.to_owned(), "C.UTF-8".to_owned());

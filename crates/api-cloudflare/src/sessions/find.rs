@@ -1,5 +1,6 @@
 //! Finds the sandboxes of this API by their names and labels.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penfold_control::Scope;
@@ -9,8 +10,11 @@ use penfold_state::Files;
 use penfold_state::intent::Intent;
 use penfold_state::log::{LogPosition, LogReader};
 
+use crate::api::Api;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
+
+use super::leases::InUse;
 
 /// The labels of a session's sandbox.
 pub(crate) const API: &str = "penfold.api";
@@ -31,9 +35,17 @@ pub(crate) struct Session {
     pub(crate) files: Files,
     /// The time limit of commands that have none.
     pub(crate) timeout_ms: Option<u64>,
+    /// While a client uses it: keeps it from its idle limit.
+    pub(crate) in_use: Option<Arc<InUse>>,
 }
 
 impl Session {
+    /// Returns the session as one that a client uses.
+    pub(crate) fn used(mut self, api: &Api) -> Session {
+        self.in_use = api.leases.begin_use(&self.files);
+        self
+    }
+
     /// Connects to the session's shell.
     ///
     /// # Errors
@@ -101,7 +113,7 @@ pub(crate) fn find_session(scope: &Scope, id: &SessionId) -> Result<Option<Sessi
         return Err(ApiError::new(Code::InternalError, message));
     }
     let timeout_ms = intent.labels.get(TIMEOUT).and_then(|text| text.parse().ok());
-    let session = Session { id: id.clone(), files, timeout_ms };
+    let session = Session { id: id.clone(), files, timeout_ms, in_use: None };
     Ok(if session.has_ended() { None } else { Some(session) })
 }
 

@@ -45,7 +45,7 @@ impl Version {
 
 /// Tells whether anything has changed since a version.
 pub(super) async fn check(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError>) -> RouteResult {
-    let WatchRequest { tree: request, since } = WatchRequest::new(&api, body).await?;
+    let WatchRequest { tree: request, since, .. } = WatchRequest::new(&api, body).await?;
     let since = since.as_deref().map(Version::parse).transpose()?;
     let wanted = request.clone();
     let (fields, opened) = api.call(move |api| look(api, &wanted, since.as_ref())).await?;

@@ -22,6 +22,8 @@ const LONGEST_PATTERN: usize = 1024;
 #[derive(Debug)]
 pub(super) struct WatchRequest {
     pub(super) tree: TreeRequest,
+    /// The id of the session in whose name it is watched.
+    pub(super) session: Option<String>,
     /// The version since which changes count.
     pub(super) since: Option<String>,
 }
@@ -66,7 +68,8 @@ impl WatchRequest {
             Some(_) => return Err(invalid_field(fields, "sessionId", "must be a string")),
         };
         let top = normal(&resolve(api, "path", Some(path.trim()), session).await?);
-        Ok(WatchRequest { tree: TreeRequest { top, is_recursive, filter, kinds }, since })
+        let session = session.map(str::to_owned);
+        Ok(WatchRequest { tree: TreeRequest { top, is_recursive, filter, kinds }, session, since })
     }
 }
 

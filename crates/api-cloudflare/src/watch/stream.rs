@@ -10,12 +10,14 @@ use axum::response::Response;
 use penfold_server::sent_body;
 use serde_json::{Value, json};
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::api::ApiState;
 use crate::watched::{Change, ChangeKind, MOST_CHANGES, Tree, WatchEnd};
 use crate::{sse, time};
+
+use super::Held;
 
 /// Changes are sent after this time, as in the reference; equal ones are sent once.
 const WINDOW: Duration = Duration::from_millis(75);
@@ -30,18 +32,13 @@ const DRAINING: &str = "the server is ending, or the token was removed; changes 
 
 type Parts = mpsc::Sender<io::Result<Bytes>>;
 
-/// Answers with the changes of a tree. The places are free after the tree is closed.
-pub(super) fn answer_with_changes(
-    api: &ApiState,
-    tree: Tree,
-    first: Value,
-    places: [OwnedSemaphorePermit; 2],
-) -> Response {
+/// Answers with the changes of a tree. What the stream holds is free after the tree is closed.
+pub(super) fn answer_with_changes(api: &ApiState, tree: Tree, first: Value, held: Held) -> Response {
     let (parts, body) = sent_body::queued_body();
     let stream = ChangeStream { api: Arc::clone(api), parts, tree: Some(tree), pending: Pending::default() };
     tokio::spawn(async move {
         stream.run(first).await;
-        drop(places);
+        drop(held);
     });
     sse::event_stream(body)
 }

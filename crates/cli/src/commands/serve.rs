@@ -37,6 +37,10 @@ pub(crate) const VERB: Verb = Verb {
             "listen on a port, for callers with a token",
         ),
         ("penfold serve --api cloudflare --token-file tokens", "serve clients of the Cloudflare Sandbox SDK"),
+        (
+            "penfold serve --api cloudflare --session-idle 1h --insecure-no-token",
+            "the same on this host, and end sessions that no client has used for an hour",
+        ),
     ],
     usage_failure: FailureKind::Usage,
     define: ServeArgs::augment_args,
@@ -102,6 +106,10 @@ pub(crate) struct ServeArgs {
     /// The most living sandboxes of a tenant whose line does not say `max-sandboxes=N`.
     #[arg(long, value_name = "N", default_value_t = Limits::default().sandboxes, value_parser = positive)]
     pub(crate) max_sandboxes: usize,
+    /// End each session of the Cloudflare API that no client has used for this time, with all that runs in it; at least 1s. Without it a session
+    /// whose client is gone for good goes on.
+    #[arg(long, value_name = "DURATION", value_parser = session_idle, allow_hyphen_values = true)]
+    pub(crate) session_idle: Option<Duration>,
     #[arg(
         long,
         value_name = "SIZE",
@@ -110,6 +118,11 @@ pub(crate) struct ServeArgs {
         help = "Size of the output of a command that is kept; the oldest output beyond is counted and lost"
     )]
     pub(crate) output_limit: u64,
+}
+
+fn session_idle(text: &str) -> Result<Duration, String> {
+    let idle = value::duration(text).map_err(|error| error.to_string())?;
+    if idle < Duration::from_secs(1) { Err("is less than 1s".to_owned()) } else { Ok(idle) }
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -147,6 +160,7 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
             connections: args.max_connections,
             sandboxes: args.max_sandboxes,
             output: args.output_limit,
+            session_idle: args.session_idle,
             ..Limits::default()
         },
         drain: args.drain,

@@ -4,6 +4,7 @@ mod better;
 mod execute;
 mod files;
 mod git;
+mod idle;
 mod kill;
 mod ports;
 mod processes;
