@@ -8,7 +8,7 @@ use penfold_server::{AppState, EngineError};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use super::sessions::Leases;
+use super::leases::Leases;
 use super::watched::KeptTrees;
 
 /// What every handler of this API can reach; a clone is another handle.

@@ -27,6 +27,7 @@ mod git;
 mod ids;
 mod info;
 mod json_body;
+mod leases;
 mod output;
 mod ports;
 mod processes;

@@ -3,7 +3,6 @@
 mod create;
 mod delete;
 pub(crate) mod find;
-mod leases;
 mod routes;
 
 use std::path::PathBuf;
@@ -12,10 +11,10 @@ use std::sync::Arc;
 use super::api::{Api, ApiState};
 use super::error::ApiError;
 use super::ids::SessionId;
+use super::leases::InUse;
 
 pub(crate) use create::obtain;
 pub(crate) use find::Session;
-pub(crate) use leases::{InUse, Leases};
 pub(crate) use routes::routes;
 
 /// Returns the directory of the session's shell, without making a session.

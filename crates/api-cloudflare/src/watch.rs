@@ -20,8 +20,9 @@ use crate::answer::RouteResult;
 use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::files::file_error;
+use crate::leases::InUse;
 use crate::request::Parsed;
-use crate::sessions::{self, InUse};
+use crate::sessions;
 use crate::watched::{Tree, WatchEnd};
 
 use self::request::WatchRequest;

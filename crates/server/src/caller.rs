@@ -16,6 +16,15 @@ pub enum Peer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(pub String);
 
+/// Which room of the server a connection has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// That of all requests.
+    Usual,
+    /// That of requests that end something.
+    Reserved,
+}
+
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::AppState;
-use crate::caller::Peer;
+use crate::caller::{Peer, Room};
 use crate::descriptors::Shares;
 use crate::front::{self, Arrival, Front};
 use crate::listen::{Listener, SocketFile};
@@ -42,15 +42,6 @@ pub(crate) struct Connections {
     limit: usize,
     /// For the requests that end something, of the callers of each kind of listener: those on a port cannot take what this host needs.
     reserved: [Arc<Semaphore>; 2],
-}
-
-/// Which room of the server a connection has taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// That of all requests.
-    Usual,
-    /// That of requests that end something.
-    Reserved,
 }
 
 impl Connections {

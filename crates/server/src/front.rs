@@ -12,8 +12,7 @@ use tower_service::Service as _;
 
 use crate::app::AppState;
 use crate::auth;
-use crate::caller::{Peer, RequestId};
-use crate::connections::Room;
+use crate::caller::{Peer, RequestId, Room};
 use crate::descriptors;
 use crate::dialect::{Dialect, Dialects};
 use crate::metrics::RequestLabels;

@@ -12,9 +12,9 @@ use penfold_state::time::whole_millis;
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
+use crate::leases::IDLE;
 
 use super::find::{self, API, CLOUDFLARE, SESSION, SHELL, Session, TIMEOUT};
-use super::leases::IDLE;
 
 /// The time that a kill may take until the survivors are reported.
 const PATIENCE: Duration = Duration::from_secs(5);

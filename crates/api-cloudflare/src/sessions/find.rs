@@ -13,8 +13,7 @@ use penfold_state::log::{LogPosition, LogReader};
 use crate::api::Api;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
-
-use super::leases::InUse;
+use crate::leases::InUse;
 
 /// The labels of a session's sandbox.
 pub(crate) const API: &str = "penfold.api";
