@@ -1,5 +1,6 @@
 //! `penfold serve`: latency, throughput and memory of its API for sandboxes, beside a bare bash over a pipe.
 
+mod connections;
 mod followers;
 mod http;
 mod terminals;
@@ -49,6 +50,9 @@ struct Figures {
     key: Samples,
     kill_beside: Samples,
     terminals_rss: u64,
+    connection_anonymous: u64,
+    list_beside_connections: Samples,
+    kill_beside_connections: Samples,
     kill_all: Duration,
     commands: u32,
     taken: Duration,
@@ -72,6 +76,8 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     table.row(row("one line to 1,000 followers of one log", &figures.line_to_all));
     table.row(row("a key is shown, beside 20 terminals with `yes`", &figures.key));
     table.row(row("kill of an exec beside them", &figures.kill_beside));
+    table.row(row("a list beside 10,000 open connections", &figures.list_beside_connections));
+    table.row(row("kill of a sandbox beside them", &figures.kill_beside_connections));
     let mut body = format!(
         "`penfold serve --api cloudflare` on a loopback port; a connection stays open between requests. Many followers: `--api \
          native`, from the write of the event or the line until the last of them has read it. \
@@ -101,6 +107,10 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     body.push_str(&verdict("a kill beside them, p50", " ms", 50.0, ms(figures.kill_beside.p50())));
     let terminals = Some(mebi(figures.terminals_rss));
     body.push_str(&verdict("20 terminals that are not read, memory", " MiB", 50.0, terminals));
+    let kill = ms(figures.kill_beside_connections.p50());
+    body.push_str(&verdict("a kill beside 10,000 open connections, p50", " ms", 50.0, kill));
+    let connections = Some(mebi(figures.connection_anonymous));
+    body.push_str(&verdict("10,000 open connections, memory", " MiB", 200.0, connections));
     Ok(Section { name: "server", title: "HTTP server", body, ..Section::default() })
 }
 
@@ -109,7 +119,7 @@ fn mebi(kib: u64) -> f64 {
 }
 
 fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
-    let server = Server::start(tools, "cloudflare")?;
+    let server = Server::start(tools, "cloudflare", &[])?;
     let mut figures = Figures { idle_rss: server.resident()?, ..Figures::default() };
     let mut caller = Connection::open(server.address)?;
     talk("server: sessions");
@@ -133,6 +143,7 @@ fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
     let server = followers::start(tools)?;
     followers::measure(args, &server, &mut figures)?;
     terminals::measure(args, &server, &mut figures)?;
+    connections::measure(args, &server, &mut figures)?;
     Ok(figures)
 }
 
@@ -310,12 +321,12 @@ struct Server {
 
 impl Server {
     /// Starts one that speaks one dialect.
-    fn start(tools: &Tools, api: &str) -> Result<Server, Error> {
+    fn start(tools: &Tools, api: &str, more: &[&str]) -> Result<Server, Error> {
         let root = tools.volatile().join(format!("server-{api}"));
         std::fs::create_dir(&root).map_err(Error::at("create", &root))?;
         let words = ["serve", "--api", api, "--listen", "127.0.0.1:0", "--insecure-no-token"];
         let mut command = Command::new(&tools.penfold);
-        command.arg("--root").arg(&root).args(words).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.arg("--root").arg(&root).args(words).args(more).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::at("execute", &tools.penfold))?;
         let stderr = child.stderr.take().ok_or_else(|| Error::odd("the server has no stderr".to_owned()))?;
         let mut lines = BufReader::new(stderr).lines();

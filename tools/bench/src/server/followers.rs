@@ -29,7 +29,7 @@ pub(super) fn start(tools: &Tools) -> Result<Server, Error> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
         .map_err(|errno| Error::io("cannot raise the limit of descriptors", errno.into()))?;
-    Server::start(tools, "native")
+    Server::start(tools, "native", &["--max-connections", "12000"])
 }
 
 pub(super) fn measure(args: &Args, server: &Server, figures: &mut Figures) -> Result<(), Error> {
@@ -104,7 +104,7 @@ fn log(args: &Args, server: &Server, figures: &mut Figures) -> Result<(), Error>
 }
 
 /// Returns the anonymous memory of the server in KiB.
-fn anonymous(server: &Server) -> Result<u64, Error> {
+pub(super) fn anonymous(server: &Server) -> Result<u64, Error> {
     let pid: Option<Pid> = i32::try_from(server.child.id()).ok().and_then(pid_from_raw);
     Ok(footprint::print(pid.as_slice(), Duration::ZERO)?.anonymous)
 }
