@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
+use penfold_process::path_text::path_text;
 use penfold_state::time::now_ms;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -49,7 +50,7 @@ async fn watch(State(api): State<ApiState>, body: Result<Parsed<Value>, ApiError
     let (path, places, opened) = opened.await?;
     Ok(match opened {
         Ok(tree) => {
-            let first = json!({ "path": path.to_string_lossy(), "watchId": new_id() });
+            let first = json!({ "path": path_text(&path), "watchId": new_id() });
             stream::answer_with_changes(&api, tree, first, places)
         }
         Err(end) => stream::answer_with_end(&end),
@@ -80,12 +81,12 @@ fn take_places(api: &Api) -> Result<[OwnedSemaphorePermit; 2], ApiError> {
 fn open_error(path: &Path, end: &WatchEnd) -> ApiError {
     match end {
         WatchEnd::Failed(error) if error.kind() == io::ErrorKind::NotFound => {
-            let path = path.to_string_lossy();
+            let path = path_text(path);
             ApiError::new(Code::FileNotFound, format!("Path does not exist: {path}")).with("path", path)
         }
         WatchEnd::Failed(error) => file_error("directory.watch", path, error),
         WatchEnd::NoInstances => ApiError::overload(Code::WatchStartError, end.to_string()),
-        _ => ApiError::new(Code::WatchStartError, end.to_string()).with("path", path.to_string_lossy()),
+        _ => ApiError::new(Code::WatchStartError, end.to_string()).with("path", path_text(path)),
     }
 }
 

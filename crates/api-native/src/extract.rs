@@ -1,11 +1,18 @@
 //! Extractors whose refusals are problem documents.
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path as FilePath;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use penfold_process::path_text::path_text;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
@@ -62,7 +69,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, Problem> {
-        match axum::extract::Query::try_from_uri(&parts.uri) {
+        let query = parts.uri.query().unwrap_or_default();
+        let uri = Uri::builder().path_and_query(format!("/?{}", with_texts(query))).build();
+        match axum::extract::Query::try_from_uri(uri.as_ref().unwrap_or(&parts.uri)) {
             Ok(axum::extract::Query(query)) => Ok(Query(query)),
             Err(error) => Err(Problem::new(Kind::BadRequest, error.body_text())),
         }
@@ -78,6 +87,21 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
             Err(error) => Err(Problem::new(Kind::BadRequest, error.body_text())),
         }
     }
+}
+
+/// Writes bytes of a query that are no UTF-8 as the text of a path has them, since the values of a query are texts.
+fn with_texts(query: &str) -> Cow<'_, str> {
+    let is_utf8 = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
+    if query.split(['&', '=']).all(is_utf8) {
+        return query.into();
+    }
+    let text = |part: &str| {
+        let bytes: Vec<u8> = percent_decode_str(&part.replace('+', " ")).collect();
+        utf8_percent_encode(&path_text(FilePath::new(OsStr::from_bytes(&bytes))), NON_ALPHANUMERIC)
+            .to_string()
+    };
+    let pair = |pair: &str| pair.split('=').map(text).collect::<Vec<_>>().join("=");
+    query.split('&').map(pair).collect::<Vec<_>>().join("&").into()
 }
 
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penfold_process::path_text::path_text;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::json;
@@ -48,7 +49,7 @@ pub(crate) async fn write(State(api): State<ApiState>, body: Large<WriteRequest>
         let _place = place;
         let bytes = if is_base64 { decode(content)? } else { content.into_bytes() };
         write_file(&path, &bytes).map_err(|error| file_error("file.write", &path, &error))?;
-        Ok(path.display().to_string())
+        Ok(path_text(&path))
     });
     Ok(success_answer(json!({ "path": written.await? })))
 }
@@ -86,7 +87,7 @@ pub(crate) fn open_to_write(path: &Path) -> io::Result<File> {
 /// Deletes a file.
 pub(crate) async fn delete(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> RouteResult {
     let path = request.resolve(&api).await?;
-    let shown = path.display().to_string();
+    let shown = path_text(&path);
     let removed = on_disk(&api, "file.delete", path, |path| {
         // unlink(2) of a directory may fail with EPERM.
         if fs::symlink_metadata(path)?.is_dir() {
@@ -145,7 +146,7 @@ pub(crate) async fn relocate_to(
 }
 
 async fn relocate(api: &ApiState, operation: &'static str, old: PathBuf, new: PathBuf) -> RouteResult {
-    let target = new.display().to_string();
+    let target = path_text(&new);
     let old = on_disk(api, operation, old, move |old| {
         let into = if new.is_dir() && !fs::symlink_metadata(old)?.is_dir() {
             new.join(old.file_name().unwrap_or_default())
@@ -199,7 +200,7 @@ fn exists() -> io::Error {
 /// Tells whether a path exists; a link to nothing does not.
 pub(crate) async fn exists_at(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> RouteResult {
     let path = request.resolve(&api).await?;
-    let shown = path.display().to_string();
+    let shown = path_text(&path);
     let exists = api.app.engine.call(move |_| fs::metadata(path).is_ok()).await;
     let exists = exists.map_err(|error| ApiError::internal(&error))?;
     Ok(success_answer(json!({ "path": shown, "exists": exists })))
@@ -214,7 +215,7 @@ async fn on_disk(
 ) -> Result<String, ApiError> {
     let called = api.app.engine.call(move |_| {
         act(&path).map_err(|error| file_error(operation, &path, &error))?;
-        Ok(path.display().to_string())
+        Ok(path_text(&path))
     });
     called.await.map_err(|error| ApiError::internal(&error))?
 }

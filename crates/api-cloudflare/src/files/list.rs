@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse as _;
+use penfold_process::path_text::path_text;
 use penfold_server::sent_body::{self, Sink};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,7 +57,8 @@ pub(crate) async fn list(State(api): State<ApiState>, Parsed(request): Parsed<Li
         };
         sink.write("{\"success\":true,\"files\":[")?;
         listing.directory(sink, &path, first, 0)?;
-        let rest = json!({ "path": path.display().to_string(), "count": listing.count, "timestamp": time::current_time() });
+        let rest =
+            json!({ "path": path_text(&path), "count": listing.count, "timestamp": time::current_time() });
         sink.write("],")?;
         sink.write(json_body(&rest)?.strip_prefix('{').unwrap_or_default())
     });
@@ -120,9 +122,9 @@ impl Listing<'_> {
         let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
         let ms = u64::try_from(metadata.mtime_nsec()).unwrap_or(0) / 1_000_000;
         json!({
-            "name": entry.file_name().unwrap_or_default().to_string_lossy(),
-            "absolutePath": entry.to_string_lossy(),
-            "relativePath": entry.strip_prefix(self.top).unwrap_or(entry).to_string_lossy(),
+            "name": path_text(Path::new(entry.file_name().unwrap_or_default())),
+            "absolutePath": path_text(entry),
+            "relativePath": path_text(entry.strip_prefix(self.top).unwrap_or(entry)),
             "type": kind,
             "size": metadata.len(),
             "modifiedAt": time::iso_time(seconds * 1000 + ms),

@@ -1,5 +1,6 @@
 //! The path of a request.
 
+use penfold_process::path_text::path_of_text;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -42,8 +43,10 @@ pub(crate) async fn resolve(
     let session = SessionId::new(session)?;
     let path = match path {
         None | Some("") => return invalid("is missing"),
-        Some(path) if path.contains('\0') => return invalid("contains a NUL"),
-        Some(path) => PathBuf::from(path),
+        Some(path) => path_of_text(path),
     };
+    if path.as_os_str().as_encoded_bytes().contains(&0) {
+        return invalid("contains a NUL");
+    }
     if path.is_absolute() { Ok(path) } else { Ok(sessions::directory(api, &session).await?.join(path)) }
 }

@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::response::IntoResponse as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penfold_process::path_text::path_text;
 use penfold_server::sent_body::{self, Sink};
 use serde::Deserialize;
 use serde_json::json;
@@ -85,7 +86,7 @@ fn write(sink: &mut Sink, mut content: Content, path: &Path, wanted: Option<bool
         size
     };
     let rest = json!({
-        "path": path.display().to_string(),
+        "path": path_text(&path),
         "encoding": if is_base64 { "base64" } else { "utf-8" },
         "isBinary": is_base64,
         "mimeType": content.mime,

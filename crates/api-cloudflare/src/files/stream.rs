@@ -11,6 +11,7 @@ use axum::http::{HeaderName, Uri, header};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
 use http_body_util::BodyExt as _;
+use penfold_process::path_text::path_text;
 use penfold_server::sent_body;
 use serde_json::json;
 
@@ -52,7 +53,7 @@ async fn read(State(api): State<ApiState>, Parsed(request): Parsed<Place>) -> Ro
 async fn write(State(api): State<ApiState>, uri: Uri, mut body: Body) -> RouteResult {
     let value = |name| query_value(uri.query().unwrap_or_default(), name);
     let path = resolve(&api, "path", value("path").as_deref(), value("sessionId").as_deref()).await?;
-    let shown = path.display().to_string();
+    let shown = path_text(&path);
     let mut file = on_disk(&api, path.clone(), open_to_write).await?;
     let mut written: u64 = 0;
     while let Some(frame) = body.frame().await {

@@ -5,6 +5,7 @@
 //! - Symbolic links below the top are not followed.
 //! - What is not known any more ends the watch: lost events, too many directories, a top that was moved or removed.
 
+use penfold_process::path_text::path_text;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
@@ -246,9 +247,9 @@ impl Tree {
     }
 
     fn report(&self, kind: ChangeKind, path: &Path, is_directory: bool, each: &mut dyn FnMut(Change)) {
-        let path = path.to_string_lossy();
+        let path = path_text(path);
         if self.request.kinds.contains(&kind) && self.request.filter.passes(&path) {
-            each(Change { kind, path: path.into_owned(), is_directory });
+            each(Change { kind, path, is_directory });
         }
     }
 

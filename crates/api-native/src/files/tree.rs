@@ -1,9 +1,13 @@
 //! Files as entries of directories: list, stat, mkdir, move, remove.
 
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use penfold_process::path_text::path_text;
 use penfold_server::AppState;
 use penfold_server::files::{Entry, EntryPage, Workspace};
 use rustix::fs::{FileType, Mode};
@@ -28,7 +32,8 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 /// A file, a directory, or another entry.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct FileEntry {
-    /// The name.
+    /// The name. Each byte that is no part of a UTF-8 character is written as U+FFFD and two hexadecimal digits; a path of a request is read in the
+    /// same way.
     name: String,
     /// `file`, `directory`, `link`, `fifo`, `socket`, `device` or `unknown`.
     r#type: &'static str,
@@ -47,7 +52,7 @@ impl From<Entry> for FileEntry {
     fn from(entry: Entry) -> FileEntry {
         let Entry { name, stat, target } = entry;
         FileEntry {
-            name: name.to_string_lossy().into_owned(),
+            name: text(&name),
             r#type: type_word(FileType::from_raw_mode(stat.st_mode)),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mode: format!("{:04o}", stat.st_mode & 0o7777),
@@ -55,9 +60,13 @@ impl From<Entry> for FileEntry {
                 i128::from(stat.st_mtime) * 1000 + i128::from(stat.st_mtime_nsec) / 1_000_000,
             )
             .unwrap_or(0),
-            target: target.map(|target| target.to_string_lossy().into_owned()),
+            target: target.as_deref().map(text),
         }
     }
+}
+
+fn text(name: &CStr) -> String {
+    path_text(std::path::Path::new(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// The word for a type of file.
@@ -119,7 +128,7 @@ pub(super) struct ListFilesQuery {
 /// Entries of a directory.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct FilePage {
-    /// The entries, by name. A name that is not UTF-8 has replacement characters.
+    /// The entries, by name.
     entries: Vec<FileEntry>,
     /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,

@@ -52,7 +52,7 @@ impl Workspace {
             return Ok(Entry { name: c".".to_owned(), stat, target: None });
         }
         let place = self.place(path)?;
-        let name = CString::new(place.name).map_err(|_| system(Errno::INVAL))?;
+        let name = CString::new(place.name.into_encoded_bytes()).map_err(|_| system(Errno::INVAL))?;
         Entry::at(&place.dir, &name).map_err(system)
     }
 

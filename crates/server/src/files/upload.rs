@@ -1,20 +1,20 @@
 //! Writes the body of a request to a file that appears whole.
 
-use penfold_state::fnv_hash;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::pin::Pin;
 
 use axum::body::{Body, Bytes, HttpBody as _};
-use penfold_state::error_chain;
+use penfold_state::{error_chain, fnv_hash};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::error::FileError;
 use super::rights::WithoutCapabilities;
-use super::workspace::{FilePlace, open_readable};
+use super::workspace::{FilePlace, open_readable, text_of};
 use crate::engine::{Engine, EngineError};
 
 /// The parts of a body that wait for the disk.
@@ -83,7 +83,7 @@ fn receive(
     mode: Option<Mode>,
     mut parts: mpsc::Receiver<Option<Bytes>>,
 ) -> Result<u64, UploadError> {
-    let system = |errno| UploadError::File(FileError::system(&place.name, errno));
+    let system = |errno| UploadError::File(FileError::system(&text_of(&place.name), errno));
     let failed = |error: &io::Error| system(Errno::from_io_error(error).unwrap_or(Errno::IO));
     let _rights = WithoutCapabilities::of(place.is_jailed).map_err(system)?;
     let old = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).ok();
@@ -145,14 +145,15 @@ impl Draft {
         penfold_sys::crash_point!("serve-upload-whole");
         if self.named.is_none() {
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            let link = |name: &str| rustix::fs::linkat(CWD, &path, &place.dir, name, AtFlags::SYMLINK_FOLLOW);
+            let link =
+                |name: &OsStr| rustix::fs::linkat(CWD, &path, &place.dir, name, AtFlags::SYMLINK_FOLLOW);
             // A link replaces nothing; only a rename does.
             match link(&place.name) {
                 Err(Errno::EXIST) => {}
                 other => return other,
             }
             lock(&self.file)?;
-            let (name, ()) = under_name(place, link)?;
+            let (name, ()) = under_name(place, |name| link(name.as_ref()))?;
             self.named = Some((open_readable(&place.dir)?, name));
         }
         penfold_sys::crash_point!("serve-upload-named");
@@ -177,7 +178,7 @@ impl Drop for Draft {
 
 /// Makes a draft under the first of its names that is free, or whose server was killed.
 fn under_name<T>(place: &FilePlace, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
-    let hash = fnv_hash(place.name.as_bytes());
+    let hash = fnv_hash(place.name.as_encoded_bytes());
     for number in 0..TRIES {
         let name = format!(".penfold-{hash:032x}-{number}");
         let draft = match make(&name) {

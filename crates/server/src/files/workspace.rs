@@ -1,9 +1,14 @@
-//! The workspace as an open directory, below which all paths are resolved.
+//! The workspace as an open directory, below which all paths are resolved. A path of a request is a text, as of
+//! [`path_text`].
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
 
 use penfold_control::Scope;
+use penfold_process::path_text::{path_of_text, path_text};
 use penfold_state::Profile;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -30,7 +35,7 @@ pub struct Workspace {
 #[derive(Debug)]
 pub struct FilePlace {
     pub(crate) dir: OwnedFd,
-    pub(crate) name: String,
+    pub(crate) name: OsString,
     /// Whether the workspace is that of a jail.
     pub(crate) is_jailed: bool,
 }
@@ -64,7 +69,7 @@ impl Workspace {
     /// # Errors
     /// Those of openat2(2); nothing outside is opened.
     pub fn at(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, FileError> {
-        open_below(&self.dir, checked(path)?, flags, mode).map_err(|errno| FileError::system(path, errno))
+        open_below(&self.dir, &checked(path)?, flags, mode).map_err(|errno| FileError::system(path, errno))
     }
 
     /// Opens the directory of a file that may not exist. Its last part is not followed.
@@ -72,16 +77,24 @@ impl Workspace {
     /// # Errors
     /// When the directory cannot be opened, or the path names no file.
     pub fn place(&self, path: &str) -> Result<FilePlace, FileError> {
-        let path = checked(path)?.trim_end_matches('/');
-        let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-        if matches!(name, "" | "." | "..") {
+        self.place_of(&checked(path)?)
+    }
+
+    fn place_of(&self, path: &OsStr) -> Result<FilePlace, FileError> {
+        let mut path = path.as_bytes();
+        while let Some(shorter) = path.strip_suffix(b"/") {
+            path = shorter;
+        }
+        let slash = path.iter().rposition(|&byte| byte == b'/');
+        let (parent, name) = slash.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]));
+        if matches!(name, b"" | b"." | b"..") {
             return Err(FileError::Path("names no file in the workspace"));
         }
-        let parent = if parent.is_empty() { "." } else { parent };
+        let parent = OsStr::from_bytes(if parent.is_empty() { b"." } else { parent });
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = open_below(&self.dir, parent, flags, Mode::empty())
-            .map_err(|errno| FileError::system(parent, errno))?;
-        Ok(FilePlace { dir, name: name.to_owned(), is_jailed: self.is_jailed })
+            .map_err(|errno| FileError::system(&text_of(parent), errno))?;
+        Ok(FilePlace { dir, name: OsString::from_vec(name.to_vec()), is_jailed: self.is_jailed })
     }
 
     /// Opens a plain file for reading, and returns its size.
@@ -121,21 +134,22 @@ impl Workspace {
     /// When one cannot be made; those above it stay.
     pub fn make_directories(&self, path: &str, mode: Mode) -> Result<(), FileError> {
         let path = checked(path)?;
-        let mut reached = String::new();
-        for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        let mut reached = OsString::new();
+        let parts = path.as_bytes().split(|&byte| byte == b'/').map(OsStr::from_bytes);
+        for part in parts.filter(|part| !part.is_empty() && *part != ".") {
             if !reached.is_empty() {
-                reached.push('/');
+                reached.push("/");
             }
-            reached.push_str(part);
+            reached.push(part);
             match open_below(&self.dir, &reached, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
                 Ok(_) => continue,
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(FileError::system(&reached, errno)),
+                Err(errno) => return Err(FileError::system(&text_of(&reached), errno)),
             }
-            let place = self.place(&reached)?;
+            let place = self.place_of(&reached)?;
             match rustix::fs::mkdirat(&place.dir, &place.name, mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(FileError::system(&reached, errno)),
+                Err(errno) => return Err(FileError::system(&text_of(&reached), errno)),
             }
         }
         Ok(())
@@ -143,7 +157,7 @@ impl Workspace {
 }
 
 /// Opens a path below a directory.
-fn open_below(dir: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+fn open_below(dir: &OwnedFd, path: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 0;
     loop {
@@ -155,18 +169,24 @@ fn open_below(dir: &OwnedFd, path: &str, flags: OFlags, mode: Mode) -> Result<Ow
     }
 }
 
-/// Checks a path from a request. The empty path and `.` are the workspace.
-fn checked(path: &str) -> Result<&str, FileError> {
+/// Reads a path of a request. The empty path and `.` are the workspace.
+fn checked(text: &str) -> Result<OsString, FileError> {
+    let path = path_of_text(text).into_os_string();
     if path.len() > LONGEST {
         return Err(FileError::Path("longer than 4096 bytes"));
     }
-    if path.contains('\0') {
+    if path.as_bytes().contains(&0) {
         return Err(FileError::Path("contains a NUL"));
     }
-    if path.starts_with('/') {
+    if path.as_bytes().starts_with(b"/") {
         return Err(FileError::Path("begins with `/`; paths are relative to the workspace"));
     }
-    Ok(if path.is_empty() { "." } else { path })
+    Ok(if path.is_empty() { ".".into() } else { path })
+}
+
+/// The text of a path.
+pub(crate) fn text_of(path: &OsStr) -> String {
+    path_text(Path::new(path))
 }
 
 /// Tells whether a file is there, without following it.

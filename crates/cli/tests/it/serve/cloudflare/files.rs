@@ -1,6 +1,7 @@
 //! The routes for files.
 
 use std::io::{BufReader, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
@@ -261,6 +262,31 @@ fn assert_refused(api: &Api, dir: &str, reads: bool, status: u16, code: &str) {
         assert!(told.fails(status, code)["context"]["path"].is_string());
     }
     assert_eq!(std::fs::read_to_string(&other).unwrap(), "other");
+}
+
+/// spec: 8.19
+#[test]
+fn a_name_that_is_not_utf_8_is_listed_and_reached() {
+    let api = Api::start();
+    let dir = api.path("names");
+    std::fs::create_dir(&dir).unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    std::fs::write(std::path::Path::new(&dir).join(name), "bytes").unwrap();
+    let told = api.post("/api/list-files", &json!({ "path": dir })).ok();
+    let path = format!("{dir}/caf\u{fffd}e9");
+    let file = &told["files"][0];
+    assert_eq!((&file["name"], &file["absolutePath"]), (&json!("caf\u{fffd}e9"), &json!(path)));
+    assert_eq!(api.post("/api/read", &json!({ "path": path })).ok()["content"], "bytes");
+    api.post("/api/write", &json!({ "path": path, "content": "more" })).ok();
+    let moved = format!("{dir}/\u{fffd}ff");
+    let told = api.post("/api/rename", &json!({ "oldPath": path, "newPath": moved })).ok();
+    assert_eq!(told["newPath"], moved);
+    let there = std::path::Path::new(&dir).join(std::ffi::OsStr::from_bytes(b"\xff"));
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "more");
+    api.post("/api/delete", &json!({ "path": moved })).ok();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    let error = api.post("/api/read", &json!({ "path": format!("{dir}/\u{fffd}00") }));
+    error.fails(400, "VALIDATION_FAILED");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Files in the workspace.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::json;
@@ -75,6 +77,40 @@ fn a_file_is_written_read_listed_moved_and_removed() {
             .count(),
         0
     );
+}
+
+/// spec: 8.19
+#[test]
+fn a_name_that_is_not_utf_8_is_listed_and_reached() {
+    let (env, server) = start();
+    let files = sandbox(&env, &server);
+    // As bytes of the address, and as the text that a list has.
+    put(&server, &files, "path=caf%e9/%ff+%c3%a9&parents=true", b"bytes").with(200);
+    let dir = env.path("work").join(OsStr::from_bytes(b"caf\xe9"));
+    assert_eq!(std::fs::read(dir.join(OsStr::from_bytes(b"\xff \xc3\xa9"))).unwrap(), b"bytes");
+    let names = |path: &str| {
+        let page = get(&server, &format!("{files}/list?path={path}")).with(200).json();
+        let names = page["entries"].as_array().unwrap().iter().map(|entry| entry["name"].clone());
+        names.filter(|name| name != "api.sock").collect::<Vec<_>>()
+    };
+    assert_eq!(names(""), [json!("caf\u{fffd}e9")]);
+    assert_eq!(names("caf%e9"), [json!("\u{fffd}ff \u{e9}")]);
+    assert_eq!(
+        get(&server, &format!("{files}?path=caf%EF%BF%BDe9/%EF%BF%BDff%20%C3%A9")).with(200).body,
+        b"bytes"
+    );
+    let to = json!({ "from": "caf\u{fffd}e9/\u{fffd}ff \u{e9}", "to": "caf\u{fffd}e9/\u{fffd}00" });
+    assert_eq!(post(&server, &format!("{files}/move"), &to).with(422).problem(), "invalid_field");
+    let to = json!({ "from": "caf\u{fffd}e9/\u{fffd}ff \u{e9}", "to": "\u{fffd}fe" });
+    post(&server, &format!("{files}/move"), &to).with(204);
+    assert_eq!(get(&server, &format!("{files}/stat?path=%fe")).with(200).json()["name"], "\u{fffd}fe");
+    for path in ["%fe", "caf%e9"] {
+        ask(&server, "DELETE", &format!("{files}?path={path}&recursive=true"), "", b"").with(204);
+    }
+    assert_eq!(names(""), Vec::<serde_json::Value>::new());
+    // A slash that is written as a byte leads out no more than another.
+    let out = get(&server, &format!("{files}?path=..%EF%BF%BD2f..%EF%BF%BD2fetc/passwd"));
+    assert_eq!(out.with(403).problem(), "outside_workspace");
 }
 
 #[test]
