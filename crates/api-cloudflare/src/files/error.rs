@@ -27,7 +27,7 @@ pub(crate) fn file_error(operation: &'static str, path: &Path, error: &io::Error
 
 /// Makes an error with this code.
 pub(crate) fn coded_error(code: Code, operation: &'static str, path: &Path, why: &str) -> ApiError {
-    let path = path_text(&path);
+    let path = path_text(path);
     ApiError::new(code, format!("Failed to {} '{path}': {why}", words(operation)))
         .with("path", path)
         .with("operation", operation)

@@ -86,7 +86,7 @@ fn write(sink: &mut Sink, mut content: Content, path: &Path, wanted: Option<bool
         size
     };
     let rest = json!({
-        "path": path_text(&path),
+        "path": path_text(path),
         "encoding": if is_base64 { "base64" } else { "utf-8" },
         "isBinary": is_base64,
         "mimeType": content.mime,
