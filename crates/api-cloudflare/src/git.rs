@@ -7,12 +7,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::routing::post;
-use penfold_control::execs::{self, ExecEnd};
+use penfold_control::execs::ExecEnd;
 use penfold_process::quote_words;
 use penfold_server::records::Outputs;
-use penfold_state::Files;
-use penfold_state::error_chain;
-use penfold_state::log::LogPosition;
 use penfold_teardown::Cause;
 use serde::Deserialize;
 use serde_json::json;
@@ -21,9 +18,10 @@ use crate::answer::{RouteResult, success_answer};
 use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
-use crate::processes::{self, Environment, GRACE};
+use crate::processes::{self, Environment};
 use crate::request::Parsed;
 use crate::sessions::{self, Session};
+use crate::tool::{ToolError, run_tool};
 
 /// The time for a clone, if the request says none.
 const USUAL_LIMIT: u64 = 600_000;
@@ -37,8 +35,6 @@ const URL: &str = "GIT_CHECKOUT_URL";
 const DESCRIPTOR: &str = "fd::";
 /// The longest address, as in the reference.
 const LONGEST: usize = 2048;
-/// The most of a message of git that an answer has.
-const LARGEST_MESSAGE: usize = 64 << 10;
 /// The directory of a repository that the request names none for.
 const WORKSPACE: &str = "/workspace";
 
@@ -166,38 +162,26 @@ impl Clone {
         command: &str,
         limit: Duration,
     ) -> Result<(ExecEnd, Outputs), ApiError> {
-        let files: &Files = &session.files;
-        processes::make_room(api, files);
         // Nobody is there who could answer a question.
         let env = [("GIT_TERMINAL_PROMPT", "0"), (URL, &self.url)];
         let env: Environment = env.map(|(name, value)| (name.to_owned(), Some(value.to_owned()))).into();
-        let mut start = processes::command_in_session(session, command, env)?;
-        start.timeout = Some(limit);
-        start.grace = GRACE;
-        start.log_limit = api.output_limit();
-        let failed = |error: &dyn std::error::Error| {
-            let why = error_chain(error);
-            self.failed(Code::GitCloneFailed.or_no_space(&why), why.clone(), 1, &why)
-        };
-        let number = execs::start_exec(files, start).map_err(|error| failed(&error))?.number;
-        let end = execs::wait_for_exec(files, number, None)
-            .map_err(|error| if session.is_ending() { session.destroyed() } else { failed(&error) })?;
-        let Some(end) = end else { return Err(failed(&execs::ExecError::Unverified { number })) };
-        let log = execs::open_exec_log(files, number, LogPosition::Start);
-        let outputs = log.map_or_else(|_| Outputs::default(), |log| Outputs::read(log, LARGEST_MESSAGE));
-        if end.remaining.is_empty() {
-            let _ = execs::remove_exec_record(files, number);
-            return Ok((end, outputs));
-        }
-        let message =
-            format!("something of git is left: {}", crate::remaining::survivors_sentence(&end.remaining));
-        let error = self.failed(Code::ProcessError, message, 1, "");
-        Err(error.with("remaining", crate::remaining::list_survivors(&end.remaining)))
+        run_tool(api, session, command, env, limit).map_err(|error| match error {
+            ToolError::Session(error) => error,
+            ToolError::NotRun(why) => {
+                self.failed(Code::GitCloneFailed.or_no_space(&why), why.clone(), 1, &why)
+            }
+            ToolError::Left(error) => self.explain(error, 1, ""),
+        })
     }
 
     fn failed(&self, code: Code, message: String, exit: i32, stderr: &str) -> ApiError {
+        self.explain(ApiError::new(code, message), exit, stderr)
+    }
+
+    /// Adds what an error of a clone tells.
+    fn explain(&self, error: ApiError, exit: i32, stderr: &str) -> ApiError {
         let target = PathBuf::from(&self.directory).display().to_string();
-        let error = ApiError::new(code, message).with("repository", without_credentials(&self.url));
+        let error = error.with("repository", without_credentials(&self.url));
         let error = error.with("targetDir", target).with("exitCode", exit).with("stderr", stderr);
         let error = self.branch.iter().fold(error, |error, branch| error.with("branch", branch.as_str()));
         error.operation("git.clone")

@@ -19,6 +19,7 @@
 
 mod answer;
 mod api;
+mod backup;
 mod claims;
 mod error;
 mod execute;
@@ -38,6 +39,7 @@ mod rpc;
 mod sessions;
 mod sse;
 mod time;
+mod tool;
 mod watch;
 mod watched;
 mod ws;
@@ -97,6 +99,7 @@ fn router(app: AppState) -> Router {
         .merge(processes::routes())
         .merge(ports::routes())
         .merge(git::routes())
+        .merge(backup::routes())
         .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));

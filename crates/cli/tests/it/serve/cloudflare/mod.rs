@@ -1,5 +1,6 @@
 //! The Cloudflare Sandbox API, by its wire.
 
+mod backup;
 mod better;
 mod execute;
 mod files;

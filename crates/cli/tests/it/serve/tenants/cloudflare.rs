@@ -24,8 +24,11 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 39] = [
+const RULES: [(&str, &str, bool, About); 42] = [
     ("POST", "/api/git/checkout", false, About::Session),
+    ("POST", "/api/backup/create", false, About::Session),
+    ("POST", "/api/backup/restore", false, About::Session),
+    ("POST", "/api/backup/upload-parts", false, About::Server),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
     ("POST", "/api/expose-port", false, About::Server),
@@ -112,6 +115,9 @@ fn body_of(method: &str, path: &str, file: &str) -> Value {
         "/api/rename" => json!({ "oldPath": file, "newPath": file }),
         "/api/move" => json!({ "sourcePath": file, "destinationPath": file }),
         "/api/git/checkout" => json!({ "repoUrl": file, "sessionId": "s" }),
+        "/api/backup/create" | "/api/backup/restore" => {
+            json!({ "dir": "/no/such/place", "archivePath": file, "sessionId": "s" })
+        }
         "/api/port-watch" => json!({ "port": 1, "processId": "none" }),
         "/api/write" => json!({ "path": file, "content": "a" }),
         _ => json!({ "path": file }),

@@ -1,0 +1,269 @@
+//! `/api/backup/*`: a directory of the host as a tar archive, by the host's tar, in the sandbox of the session.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::routing::post;
+use penfold_process::quote_words;
+use penfold_server::records::Outputs;
+use penfold_teardown::Cause;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::answer::{RouteResult, success_answer};
+use crate::api::{Api, ApiState};
+use crate::error::{ApiError, Code};
+use crate::ids::SessionId;
+use crate::processes::{self, Environment};
+use crate::request::Parsed;
+use crate::sessions::{self, Session};
+use crate::tool::{ToolError, run_tool};
+
+/// The time for an archive.
+const LIMIT: Duration = Duration::from_mins(30);
+/// The time in which a session that is ended by others ends after a command of it.
+const MOMENT: Duration = Duration::from_millis(100);
+/// The longest path.
+const LONGEST: usize = 4096;
+/// The variables with the paths.
+const DIR: &str = "PENFOLD_BACKUP_DIR";
+const ARCHIVE: &str = "PENFOLD_BACKUP_ARCHIVE";
+
+/// An archive has its name once it is whole. tar exits with 1 if a file has changed while it was read.
+const CREATE: &str = r#"part=$PENFOLD_BACKUP_ARCHIVE.part
+\builtin command mkdir -p -- "${PENFOLD_BACKUP_ARCHIVE%/*}" || exit
+\builtin command tar --create --file "$part" -C "$PENFOLD_BACKUP_DIR" "${words[@]}" . || [ $? = 1 ] &&
+    \builtin command mv -T -- "$part" "$PENFOLD_BACKUP_ARCHIVE" && exec \stat -c %s -- "$PENFOLD_BACKUP_ARCHIVE"
+code=$?
+\builtin command rm -f -- "$part"
+exit "$code""#;
+/// Adds the files that git ignores to those that are left out.
+const LEAVE_OUT_IGNORED: &str = r#"words+=(--anchored --no-wildcards --exclude-from <(\builtin command git -C "$PENFOLD_BACKUP_DIR" \
+    -c core.quotePath=false ls-files --others --ignored --exclude-standard --directory 2> /dev/null |
+    \builtin command sed 's:/*$::; s:^:./:'))
+"#;
+/// The old content is removed only after the archive was unpacked beside it. tar itself recognises all formats but lz4.
+const RESTORE: &str = r#"\builtin command mkdir -p -- "$PENFOLD_BACKUP_DIR" || exit
+fresh=$(\builtin command mktemp -d -- "$PENFOLD_BACKUP_DIR/.penfold-restore-XXXXXX") || exit
+words=()
+read -r -a begin < <(\builtin command od -A n -t x1 -N 4 -- "$PENFOLD_BACKUP_ARCHIVE" 2> /dev/null)
+[ "${begin[*]}" = "04 22 4d 18" ] && words=(--use-compress-program=lz4)
+if ! \builtin command tar --extract --preserve-permissions "${words[@]}" --file "$PENFOLD_BACKUP_ARCHIVE" -C "$fresh"; then
+    \builtin command rm -rf -- "$fresh"
+    exit 2
+fi
+\builtin command find "$PENFOLD_BACKUP_DIR" -mindepth 1 -maxdepth 1 ! -name "${fresh##*/}" -exec rm -rf -- {} + &&
+    \builtin command find "$fresh" -mindepth 1 -maxdepth 1 -exec mv -t "$PENFOLD_BACKUP_DIR" -- {} + &&
+    exec \rmdir -- "$fresh""#;
+
+/// The routes for backups.
+pub(crate) fn routes() -> Router<ApiState> {
+    Router::new()
+        .route("/api/backup/create", post(create))
+        .route("/api/backup/restore", post(restore))
+        .route("/api/backup/upload-parts", post(upload_parts))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CreateRequest {
+    dir: String,
+    archive_path: String,
+    #[serde(default)]
+    gitignore: bool,
+    #[serde(default)]
+    excludes: Vec<String>,
+    compression: Option<Compression>,
+    session_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Compression {
+    format: Option<Format>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Gzip,
+    Lz4,
+    Zstd,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RestoreRequest {
+    dir: String,
+    archive_path: String,
+    session_id: Option<String>,
+}
+
+/// A directory and its archive.
+#[derive(Debug)]
+struct Backup {
+    dir: String,
+    archive: String,
+    failure: Code,
+    operation: &'static str,
+}
+
+async fn create(
+    State(api): State<ApiState>,
+    headers: HeaderMap,
+    uri: Uri,
+    Parsed(request): Parsed<CreateRequest>,
+) -> RouteResult {
+    let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
+    let backup = Backup {
+        dir: request.dir,
+        archive: request.archive_path,
+        failure: Code::BackupCreateFailed,
+        operation: "backup.create",
+    };
+    backup.check()?;
+    let compressed = match request.compression.and_then(|compression| compression.format) {
+        None => None,
+        Some(Format::Gzip) => Some("--gzip".to_owned()),
+        Some(Format::Lz4) => Some("--use-compress-program=lz4".to_owned()),
+        Some(Format::Zstd) => Some("--zstd".to_owned()),
+    };
+    let left_out = request.excludes.iter().filter_map(|pattern| exclude(pattern));
+    let words = quote_words(compressed.into_iter().chain(left_out));
+    let ignored = if request.gitignore { LEAVE_OUT_IGNORED } else { "" };
+    let command = format!("words=({words})\n{ignored}{CREATE}");
+    let archive = backup.archive.clone();
+    let said = backup.carry_out(&api, &id, command).await?;
+    let size: u64 = String::from_utf8_lossy(&said.stdout).trim().parse().unwrap_or(0);
+    Ok(success_answer(json!({ "sizeBytes": size, "archivePath": archive })))
+}
+
+async fn restore(
+    State(api): State<ApiState>,
+    headers: HeaderMap,
+    uri: Uri,
+    Parsed(request): Parsed<RestoreRequest>,
+) -> RouteResult {
+    let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
+    let backup = Backup {
+        dir: request.dir,
+        archive: request.archive_path,
+        failure: Code::BackupRestoreFailed,
+        operation: "backup.restore",
+    };
+    backup.check()?;
+    if is_below(&backup.archive, &backup.dir) {
+        return Err(backup.invalid("archivePath must not be in dir, whose content is replaced"));
+    }
+    let dir = backup.dir.clone();
+    backup.carry_out(&api, &id, RESTORE.to_owned()).await?;
+    Ok(success_answer(json!({ "dir": dir })))
+}
+
+/// Refuses to send an archive elsewhere: clients ask for that with a bucket of the platform.
+async fn upload_parts() -> ApiError {
+    let message =
+        "penfold sends no archive to a bucket; read it with `readFileStream`, or keep it on this host";
+    ApiError::new(Code::BackupCreateFailed, message).status(StatusCode::NOT_IMPLEMENTED)
+}
+
+impl Backup {
+    fn invalid(&self, why: &str) -> ApiError {
+        let error = ApiError::new(Code::InvalidBackupConfig, why).operation(self.operation);
+        error.with("dir", self.dir.as_str()).with("archivePath", self.archive.as_str())
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        for (field, path) in [("dir", &self.dir), ("archivePath", &self.archive)] {
+            let why = if path.is_empty() {
+                "is missing"
+            } else if path.len() > LONGEST {
+                "is longer than 4096 bytes"
+            } else if !path.starts_with('/') {
+                "must be an absolute path"
+            } else if path.split('/').any(|part| part == "..") {
+                "must have no `..`"
+            } else if path.contains('\0') {
+                "has a NUL"
+            } else {
+                continue;
+            };
+            return Err(self.invalid(&format!("{field} {why}")));
+        }
+        Ok(())
+    }
+
+    async fn carry_out(self, api: &ApiState, id: &SessionId, command: String) -> Result<Outputs, ApiError> {
+        let session = sessions::obtain(api, id).await?;
+        let done = api.wait({
+            let session = session.clone();
+            move |api| self.run(api, &session, &command)
+        });
+        let error = match done.await {
+            Ok(said) => return Ok(said),
+            Err(error) => error,
+        };
+        // tar may end before the rest of a session that is deleted, and that is the cause then.
+        let _turn = api.locks.lock(id.as_str()).await;
+        api.wait(move |_| if session.ends_within(MOMENT) { Err(session.destroyed()) } else { Err(error) })
+            .await
+    }
+
+    fn run(&self, api: &Api, session: &Session, command: &str) -> Result<Outputs, ApiError> {
+        let env = [(DIR, &self.dir), (ARCHIVE, &self.archive)];
+        let env: Environment = env.map(|(name, value)| (name.to_owned(), Some(value.clone()))).into();
+        let (end, said) = run_tool(api, session, command, env, LIMIT).map_err(|error| match error {
+            ToolError::Session(error) => error,
+            ToolError::NotRun(why) => self.failed(&why),
+            ToolError::Left(error) => error.operation(self.operation),
+        })?;
+        if processes::code_of(end.exit) == 0 {
+            return Ok(said);
+        }
+        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        Err(match end.cause {
+            Some(Cause::Timeout) => self.failed("it took longer than 30 minutes"),
+            _ => self.failed(&why),
+        })
+    }
+
+    fn failed(&self, why: &str) -> ApiError {
+        let error = ApiError::new(self.failure.or_no_space(why), why).operation(self.operation);
+        error.with("dir", self.dir.as_str()).with("archivePath", self.archive.as_str())
+    }
+}
+
+/// Returns the word for tar that leaves out what a pattern of the reference means; `None` if that is nothing.
+fn exclude(pattern: &str) -> Option<String> {
+    let mut pattern = pattern.trim_start_matches("**/").replace("/**/", "/");
+    while let Some(shorter) = pattern.strip_suffix("/**") {
+        pattern.truncate(shorter.len());
+    }
+    let is_none = pattern.is_empty() || pattern == "**" || pattern.contains('\0');
+    (!is_none).then(|| format!("--exclude={pattern}"))
+}
+
+fn is_below(path: &str, dir: &str) -> bool {
+    std::path::Path::new(path).starts_with(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_of_the_reference_are_patterns_of_tar() {
+        for (pattern, word) in [
+            ("node_modules", Some("--exclude=node_modules")),
+            ("**/node_modules/**", Some("--exclude=node_modules")),
+            ("a/**/b", Some("--exclude=a/b")),
+            ("**/**/*.log", Some("--exclude=*.log")),
+            ("--checkpoint-action=exec=x", Some("--exclude=--checkpoint-action=exec=x")),
+            ("**", None),
+            ("", None),
+        ] {
+            assert_eq!(exclude(pattern).as_deref(), word, "{pattern}");
+        }
+    }
+}
