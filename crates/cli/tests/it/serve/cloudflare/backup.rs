@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Api, Told};
 use crate::support::{has_program, wait_until};
 
-fn create(api: &Api, more: Value) -> Told {
+fn create(api: &Api, more: &Value) -> Told {
     let mut body =
         json!({ "dir": api.path("dir"), "archivePath": api.path("made/archive"), "sessionId": "s" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -54,7 +54,7 @@ fn tree(dir: &str) -> Vec<String> {
 fn a_directory_is_archived_and_restored() {
     let api = start();
     let dir = api.path("dir");
-    let made = create(&api, json!({ "excludes": ["**/node_modules/**"] })).ok();
+    let made = create(&api, &json!({ "excludes": ["**/node_modules/**"] })).ok();
     assert_eq!(made["archivePath"], api.path("made/archive"));
     assert_eq!(made["sizeBytes"], fs::metadata(api.path("made/archive")).unwrap().len());
     // The shell is in the directory, and stays there.
@@ -72,7 +72,7 @@ fn a_directory_is_archived_and_restored() {
     assert_eq!(tree(&other), tree(&dir));
     for format in ["gzip", "zstd", "lz4"] {
         if has_program(&[format, "--version"]) {
-            create(&api, json!({ "compression": { "format": format, "threads": 2 } })).ok();
+            create(&api, &json!({ "compression": { "format": format, "threads": 2 } })).ok();
             restore(&api, &other).ok();
             assert_eq!(tree(&other), tree(&dir), "{format}");
         }
@@ -95,7 +95,7 @@ fn what_git_ignores_is_left_out_if_that_is_asked_for() {
         fs::write(format!("{dir}/{name}"), "").unwrap();
     }
     api.out("s", &format!("git -C {dir} init -q"));
-    create(&api, json!({ "gitignore": true, "excludes": [".git"] })).ok();
+    create(&api, &json!({ "gitignore": true, "excludes": [".git"] })).ok();
     restore(&api, &dir).ok();
     assert_eq!(tree(&dir), [".gitignore", ".hidden", "in", "in/run", "keep.log", "link"]);
 }
@@ -106,7 +106,7 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
     let api = start();
     let (dir, made) = (api.path("dir"), api.path("executed"));
     let before = tree(&dir);
-    let error = create(&api, json!({ "dir": api.path("none") })).fails(500, "BACKUP_CREATE_FAILED");
+    let error = create(&api, &json!({ "dir": api.path("none") })).fails(500, "BACKUP_CREATE_FAILED");
     assert!(error["message"].as_str().unwrap().contains("none"), "{error}");
     assert_eq!(tree(&api.path("made")), Vec::<String>::new());
     restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
@@ -120,7 +120,7 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
         json!({ "archivePath": "archive" }),
         json!({ "dir": "/a\u{0}b" }),
     ] {
-        create(&api, wrong).fails(400, "INVALID_BACKUP_CONFIG");
+        create(&api, &wrong).fails(400, "INVALID_BACKUP_CONFIG");
     }
     restore(&api, &api.path("made")).fails(400, "INVALID_BACKUP_CONFIG");
     let hostile = [
@@ -129,10 +129,10 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
         format!("'; touch {made}; '"),
         "--to-stdout".to_owned(),
     ];
-    create(&api, json!({ "excludes": hostile })).ok();
+    create(&api, &json!({ "excludes": hostile })).ok();
     let named = format!("{}/$(touch {})", api.path("dir"), "executed");
     fs::create_dir(&named).unwrap();
-    create(&api, json!({ "dir": named })).ok();
+    create(&api, &json!({ "dir": named })).ok();
     restore(&api, &named).ok();
     assert!(!fs::exists(&made).unwrap());
     let parts = json!({ "archivePath": api.path("made/archive"), "parts": [] });
@@ -146,7 +146,7 @@ fn a_backup_whose_session_is_deleted_says_so() {
     api.out("s", &format!("mkdir {0}; mkfifo {0}/archive.part", api.path("made")));
     std::thread::scope(|scope| {
         // tar waits for a reader of the FIFO.
-        let archiving = scope.spawn(|| create(&api, json!({})));
+        let archiving = scope.spawn(|| create(&api, &json!({})));
         let tar = format!("tar --create --file {0}/archive.part -C {1} .", api.path("made"), api.path("dir"));
         wait_until("tar runs", || api.env.is_running(&tar));
         api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
