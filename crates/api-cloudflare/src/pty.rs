@@ -105,7 +105,9 @@ fn find_or_start(api: &Api, session: &Session, shell: &str, size: Size) -> Resul
     start.open_input = true;
     start.log_limit = KEPT;
     start.labels = [(LABEL.to_owned(), String::new())].into();
-    execs::start_exec(&session.files, start).map(|started| started.number).map_err(|error| match &error {
+    let started = execs::start_exec(&session.files, start);
+    penfold_sys::crash_point!("serve-terminal-started");
+    started.map(|started| started.number).map_err(|error| match &error {
         execs::ExecError::StartFailed { .. } if !session.has_ended() => {
             ApiError::new(Code::InvalidCommand, format!("cannot run the shell `{shell}`"))
         }

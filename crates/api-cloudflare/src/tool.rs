@@ -46,6 +46,7 @@ pub(crate) fn run_tool(
     start.log_limit = api.output_limit();
     let not_run = |error: &ExecError| ToolError::NotRun(error_chain(error));
     let number = execs::start_exec(files, start).map_err(|error| not_run(&error))?.number;
+    penfold_sys::crash_point!("serve-tool-started");
     let end = execs::wait_for_exec(files, number, None).map_err(|error| {
         if session.is_ending() { ToolError::Session(session.destroyed()) } else { not_run(&error) }
     })?;

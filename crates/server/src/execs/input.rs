@@ -47,7 +47,9 @@ pub async fn write_input(
     let opened = engine.call(move |_| execs::open_exec_input(&record, number)).await?.map_err(failed)?;
     let input = opened.ok_or(WriteInputError::Closed { number })?;
     let mut input = Sender::from_owned_fd(input).map_err(failed)?;
-    input.write_all(bytes).await.map_err(|error| {
+    let written = input.write_all(bytes).await;
+    penfold_sys::crash_point!("serve-input-written");
+    written.map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
             WriteInputError::Closed { number }
         } else {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Case, Scene};
 use crate::serve::cloudflare::{alive, output, pid_in};
 use crate::serve::native::{self, Events};
+use crate::serve::websocket::{Frame, WebSocket};
 use crate::support::{Process, wait_until};
 use rustix::process::Signal;
 
@@ -35,6 +36,10 @@ pub(super) const CASES: &[Case] = &[
     case("serve-sessionless-ended", "", a_sessionless_command_has_ended),
     case("serve-process-reserved", "", a_process_was_not_started),
     case("serve-process-started", "", a_process_was_started),
+    case("serve-process-started", "socket", a_process_was_started_over_a_socket),
+    case("serve-terminal-started", "", a_terminal_was_started),
+    case("serve-input-written", "", an_input_was_written_once),
+    case("serve-tool-started", "", an_archive_is_completed),
     case("serve-kill-wanted", "", a_process_goes_on),
     case("serve-killed", "", a_process_has_ended),
     case("serve-kill-all-wanted", "", processes_go_on),
@@ -487,4 +492,85 @@ fn a_drain_ends_nothing(scene: &mut Scene) {
     assert!(shells().contains(&pid_in(&scene.path_of("up"))));
     go(scene);
     assert_eq!(scene.api.out("s", "echo $B"), "2\n");
+}
+
+/// Sends a message over a socket, and waits for the end of the server.
+fn over_socket(scene: &mut Scene, path: &str, message: &Value) {
+    let answer = scene.crash(|scene| {
+        let mut socket = WebSocket::open(scene.server(), path);
+        socket.json(message);
+        while socket.receive() != Frame::Gone {}
+        std::io::empty()
+    });
+    assert!(answer.is_empty());
+}
+
+fn a_process_was_started_over_a_socket(scene: &mut Scene) {
+    let body = json!({ "command": TREE, "sessionId": "s", "processId": "q" });
+    let path = "/api/process/start";
+    let request = json!({ "type": "request", "id": "1", "method": "POST", "path": path, "body": body });
+    over_socket(scene, "/ws", &request);
+    assert_eq!(scene.api.status("q").0, "running");
+    scene.api.post("/api/process/start", &body).fails(409, "PROCESS_ERROR");
+    scene.api.delete("/api/process/q").ok();
+}
+
+fn a_terminal_was_started(scene: &mut Scene) {
+    let head =
+        "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    assert!(
+        scene
+            .crash(|scene| scene.send(
+                "GET",
+                "/ws/pty?sessionId=s",
+                &format!("connection: upgrade\r\n{head}"),
+                b""
+            ))
+            .is_empty()
+    );
+    let running = || {
+        let execs = scene.native("/v1/sandboxes?label=penfold.session=s")["sandboxes"][0]["execs"].clone();
+        execs.as_array().unwrap().len()
+    };
+    let before = running();
+    let mut socket = WebSocket::open(scene.server(), "/ws/pty?sessionId=s");
+    let mut shown = String::new();
+    socket.binary(b"echo $((6 * 7))-\r");
+    while !shown.contains("42-\r\n") {
+        match socket.receive() {
+            Frame::Binary(bytes) => shown.push_str(&String::from_utf8_lossy(&bytes)),
+            Frame::Text(_) => {}
+            other => panic!("{other:?} after {shown:?}"),
+        }
+    }
+    assert_eq!(running(), before, "the terminal that was started is used");
+}
+
+/// What a client wrote is there once, and the next client goes on.
+fn an_input_was_written_once(scene: &mut Scene) {
+    let body = json!({ "command": ["cat"], "open_input": true });
+    let made = native::post(scene.server(), &scene.path("/execs"), &body).with(201).json();
+    let path = scene.path(&format!("/execs/{}", made["number"]));
+    over_socket(scene, &format!("{path}/attach"), &json!({ "input": "before " }));
+    let mut socket = WebSocket::open(scene.server(), &format!("{path}/attach"));
+    socket.json(&json!({ "input": "after" }));
+    socket.json(&json!({ "end_input": true }));
+    while socket.receive() != Frame::Gone {}
+    let log = native::get(scene.server(), &format!("{path}/logs")).with(200).json();
+    let texts = log["frames"].as_array().unwrap().iter().map(|frame| frame["text"].as_str().unwrap());
+    assert_eq!(texts.collect::<String>(), "before after");
+}
+
+/// tar goes on without the server, which nothing tells of it: the archive is there once it is whole.
+fn an_archive_is_completed(scene: &mut Scene) {
+    let (dir, archive) = (scene.path_of("dir"), scene.path_of("archive"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(format!("{dir}/a"), "a").unwrap();
+    let body = json!({ "dir": dir, "archivePath": archive, "sessionId": "s" });
+    let send = |scene: &Scene| scene.api.send("POST", "/api/backup/create", "", &body.to_string());
+    assert!(scene.crash(send).is_empty());
+    wait_until("the archive is whole", || fs::exists(&archive).unwrap());
+    fs::remove_file(format!("{dir}/a")).unwrap();
+    scene.api.post("/api/backup/restore", &body).ok();
+    assert_eq!(fs::read_to_string(format!("{dir}/a")).unwrap(), "a");
 }
