@@ -22,7 +22,9 @@ pub(crate) struct Api {
     pub(crate) locks: Locks,
     /// Where processes are.
     pub(crate) places: Places,
-    /// The open streams of processes.
+    /// Where the contexts of the interpreter are.
+    pub(crate) contexts: Places,
+    /// The open streams of processes and contexts.
     pub(crate) followers: Followers,
     /// The places of the tenant for watched directory trees.
     pub(crate) watches: Arc<Semaphore>,
@@ -43,6 +45,7 @@ impl Api {
             leases,
             locks: Locks::default(),
             places: Places::default(),
+            contexts: Places::default(),
             followers: Followers::default(),
             watches: Arc::new(Semaphore::new(WATCHES)),
             kept_trees: KeptTrees::default(),

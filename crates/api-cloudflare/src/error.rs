@@ -44,6 +44,9 @@ pub(crate) enum Code {
     WatchStartError,
     PortNotExposed,
     PortOperationError,
+    ContextNotFound,
+    InterpreterNotReady,
+    PythonNotAvailable,
     UnknownError,
     InternalError,
 }
@@ -91,6 +94,9 @@ impl Code {
             Code::WatchStartError => ("WATCH_START_ERROR", INTERNAL),
             Code::PortNotExposed => ("PORT_NOT_EXPOSED", StatusCode::NOT_FOUND),
             Code::PortOperationError => ("PORT_OPERATION_ERROR", INTERNAL),
+            Code::ContextNotFound => ("CONTEXT_NOT_FOUND", StatusCode::NOT_FOUND),
+            Code::InterpreterNotReady => ("INTERPRETER_NOT_READY", StatusCode::SERVICE_UNAVAILABLE),
+            Code::PythonNotAvailable => ("PYTHON_NOT_AVAILABLE", StatusCode::NOT_IMPLEMENTED),
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

@@ -5,6 +5,7 @@
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
 //! - `ports` — waits for a port; `git` — clones a repository.
+//! - `interpreter` — runs code in contexts, which keep its state.
 //! - `pty` — the terminal of a session.
 //! - `ws` — all routes over one WebSocket; `rpc` — the same as calls of methods.
 //! - `watch` — reports changes below a directory; `watched` — the directory trees of inotify(7).
@@ -27,6 +28,7 @@ mod files;
 mod git;
 mod ids;
 mod info;
+mod interpreter;
 mod json_body;
 mod leases;
 mod output;
@@ -100,6 +102,7 @@ fn router(app: AppState) -> Router {
         .merge(ports::routes())
         .merge(git::routes())
         .merge(backup::routes())
+        .merge(interpreter::routes())
         .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));

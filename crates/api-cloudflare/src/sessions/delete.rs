@@ -65,6 +65,7 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         let resolver = Resolver::new(api.app.engine.scope().root());
         remove_record(&resolver, &known, &EndLimits::default())
             .map_err(|error| ApiError::internal(&error))?;
+        api.contexts.forget_sandbox(&known.id);
         for process in api.places.forget_sandbox(&known.id) {
             claims::forget_process_claim(api.app.engine.scope(), &process, &known.id);
         }
@@ -91,6 +92,7 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
             let Ok(known) = resolver.resolve(files.name()) else { continue };
             remove_record(&resolver, &known, &EndLimits::default())
                 .map_err(|error| ApiError::internal(&error))?;
+            api.contexts.forget_sandbox(&known.id);
             for process in api.places.forget_sandbox(&known.id) {
                 claims::forget_process_claim(scope, &process, &known.id);
             }

@@ -68,7 +68,7 @@ impl Session {
 
     /// Tells whether the session's sandbox has no supervisor any more.
     pub(crate) fn has_ended(&self) -> bool {
-        !self.files.lock().may_be_held() || self.files.has_ended() || self.files.intent().is_err()
+        has_ended(&self.files)
     }
 
     /// Tells whether the session ends now, after its host has gone away: the rest of its sandbox takes a moment longer.
@@ -78,14 +78,7 @@ impl Session {
 
     /// Tells whether the session ends within this time.
     pub(crate) fn ends_within(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        while !self.has_ended() {
-            if Instant::now() >= until {
-                return false;
-            }
-            wait_a_moment();
-        }
-        true
+        ends_within(&self.files, limit)
     }
 
     /// The answer to a command whose session was deleted while it ran.
@@ -93,6 +86,22 @@ impl Session {
         let id = self.id.as_str();
         ApiError::new(Code::SessionDestroyed, format!("Session '{id}' was destroyed")).with("sessionId", id)
     }
+}
+
+fn has_ended(files: &Files) -> bool {
+    !files.lock().may_be_held() || files.has_ended() || files.intent().is_err()
+}
+
+/// Tells whether a sandbox ends within this time.
+pub(crate) fn ends_within(files: &Files, limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    while !has_ended(files) {
+        if Instant::now() >= until {
+            return false;
+        }
+        wait_a_moment();
+    }
+    true
 }
 
 /// Finds the living sandbox of a session.
