@@ -6,6 +6,8 @@ mod execute;
 mod files;
 mod git;
 mod idle;
+mod interpreter;
+mod interpreter_ends;
 mod kill;
 mod ports;
 mod processes;
@@ -137,7 +139,7 @@ impl Api {
         let (status, head) = read_head(&mut answer);
         assert_eq!(status, 200, "{:?}", read_body(&mut answer, &head));
         assert!(head.contains("content-type: text/event-stream"), "{head}");
-        Events { answer, text: String::new() }
+        Events { answer, text: String::new(), is_timed: true }
     }
 
     /// Follows a process.
@@ -194,6 +196,8 @@ impl Told {
 pub struct Events {
     answer: BufReader<Box<dyn Stream>>,
     text: String,
+    /// Whether each event has its time.
+    is_timed: bool,
 }
 
 impl Events {
@@ -204,7 +208,7 @@ impl Events {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let event: Value =
                     serde_json::from_str(event.strip_prefix("data: ").expect("an event")).unwrap();
-                assert!(event["timestamp"].is_string(), "{event}");
+                assert_eq!(event["timestamp"].is_string(), self.is_timed, "{event}");
                 self.text = rest.to_owned();
                 return Some(event);
             }

@@ -24,11 +24,16 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 42] = [
+const RULES: [(&str, &str, bool, About); 47] = [
     ("POST", "/api/git/checkout", false, About::Session),
     ("POST", "/api/backup/create", false, About::Session),
     ("POST", "/api/backup/restore", false, About::Session),
     ("POST", "/api/backup/upload-parts", false, About::Server),
+    ("GET", "/api/interpreter/health", true, About::Server),
+    ("POST", "/api/contexts", false, About::Session),
+    ("GET", "/api/contexts", true, About::Session),
+    ("DELETE", "/api/contexts/{id}", false, About::Session),
+    ("POST", "/api/execute/code", false, About::Session),
     // It sends requests to the port.
     ("POST", "/api/port-watch", false, About::Server),
     ("POST", "/api/expose-port", false, About::Server),
@@ -112,6 +117,8 @@ fn body_of(method: &str, path: &str, file: &str) -> Value {
         "/api/session/delete" => json!({ "sessionId": "s" }),
         "/api/process/start" => json!({ "command": "sleep 600", "sessionId": "s", "processId": "p" }),
         "/api/execute" | "/api/execute/stream" => json!({ "command": "true", "sessionId": "s" }),
+        "/api/contexts" => json!({ "language": "python", "sessionId": "s" }),
+        "/api/execute/code" => json!({ "code": "1", "sessionId": "s" }),
         "/api/rename" => json!({ "oldPath": file, "newPath": file }),
         "/api/move" => json!({ "sourcePath": file, "destinationPath": file }),
         "/api/git/checkout" => json!({ "repoUrl": file, "sessionId": "s" }),

@@ -1,0 +1,283 @@
+//! Contexts of the code interpreter: their ends, and what they outlive.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::interpreter::{begin, context, done, error, run, text};
+use super::{Api, Events, pid_in};
+use crate::support::{Process, wait_until};
+
+/// Begins code that starts a tree of processes and does not end. Returns its stream and the processes: the interpreter, a child, and one
+/// in a session of its own.
+#[track_caller]
+fn begin_tree(api: &Api, context: &str) -> (Events, Vec<Process>) {
+    let (own, child, apart) = (api.path("own"), api.path("child"), api.path("apart"));
+    for path in [&own, &child, &apart] {
+        let _ = fs::remove_file(path);
+    }
+    let code = format!(
+        "import os, subprocess, time\n\
+         subprocess.Popen(['sh', '-c', 'trap \"\" TERM; echo $$ > {child}; while :; do sleep 1000; done'])\n\
+         subprocess.Popen(['setsid', 'sh', '-c', 'echo $$ > {apart}; exec sleep 1000'])\n\
+         open('{own}', 'w').write(str(os.getpid()))\n\
+         print('begun')\n\
+         time.sleep(1000)"
+    );
+    let mut events = begin(api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(events.next().unwrap()["text"], "begun\n");
+    let tree = [own, child, apart].map(|path| Process::find(pid_in(&path)).expect("it lives"));
+    (events, tree.into())
+}
+
+#[track_caller]
+fn assert_ended(tree: &[Process]) {
+    assert!(tree.iter().all(Process::has_ended), "something lives");
+}
+
+#[track_caller]
+fn ended_because(events: Events, reason: &str) {
+    let last = events.rest().pop().unwrap();
+    assert_eq!((&last["type"], &last["ename"]), (&json!("error"), &json!("InterpreterEnded")), "{last}");
+    assert!(last["evalue"].as_str().unwrap().contains(reason), "{last}");
+}
+
+#[test]
+fn a_deleted_context_is_gone_with_all_that_its_code_started() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let (events, tree) = begin_tree(&api, &context);
+    let path = format!("/api/contexts/{context}");
+    assert_eq!(api.delete(&path).ok()["contextId"], context);
+    assert_ended(&tree);
+    ended_because(events, "was ended while its code ran");
+    api.delete(&path).fails(404, "CONTEXT_NOT_FOUND");
+    api.post("/api/execute/code", &json!({ "context_id": context, "code": "1" }))
+        .fails(404, "CONTEXT_NOT_FOUND");
+    // The session goes on.
+    assert_eq!(api.out("s", "echo usable"), "usable\n");
+}
+
+#[test]
+fn nothing_is_left_of_code_whose_session_is_deleted() {
+    let api = Api::start();
+    let (python, javascript) = (context(&api, "python"), context(&api, "javascript"));
+    let (events, tree) = begin_tree(&api, &python);
+    let node = done(&api, &javascript, "console.log(process.pid)").0.trim().parse().unwrap();
+    let node = Process::find(node).expect("it lives");
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+    assert_ended(&tree);
+    assert!(node.has_ended());
+    ended_because(events, "was ended while its code ran");
+    assert_eq!(api.get("/api/contexts").ok()["contexts"], json!([]));
+    let body = json!({ "context_id": python, "code": "1" });
+    api.post("/api/execute/code", &body).fails(404, "CONTEXT_NOT_FOUND");
+    let Api { env, server } = api;
+    server.end();
+    env.assert_nothing_left();
+}
+
+#[test]
+fn nothing_is_left_of_code_whose_sandbox_is_killed() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let (events, tree) = begin_tree(&api, &context);
+    api.env.call(["kill", "--all", "-f"]).with_code(0);
+    assert_ended(&tree);
+    ended_because(events, "was ended while its code ran");
+    let Api { env, server } = api;
+    server.end();
+    env.call(["rm", "--all", "-f"]);
+    env.assert_nothing_left();
+}
+
+#[test]
+fn an_interpreter_that_has_ended_is_told_and_does_not_hang() {
+    let api = Api::start();
+    for (language, code, exit) in [
+        ("python", "import os; print('last'); os._exit(3)", "exit code 3"),
+        ("python", "import os; print('last', flush=True); os.kill(os.getpid(), 9)", "exit code 137"),
+        ("javascript", "console.log('last'); process.exit(4)", "exit code 4"),
+    ] {
+        let context = context(&api, language);
+        let events = run(&api, &context, code);
+        let last = events.last().unwrap();
+        assert_eq!(
+            (&last["type"], &last["ename"]),
+            (&json!("error"), &json!("InterpreterEnded")),
+            "{events:?}"
+        );
+        assert!(last["evalue"].as_str().unwrap().contains(exit), "{last}");
+        if exit != "exit code 3" {
+            assert_eq!(text(&events, "stdout"), "last\n");
+        }
+        let body = json!({ "context_id": context, "code": "1" });
+        let error = api.post("/api/execute/code", &body).fails(500, "INTERNAL_ERROR");
+        assert_eq!(
+            error["message"],
+            "Context executor has terminated. Please delete and recreate the context."
+        );
+        assert_eq!(api.get("/api/contexts").ok()["contexts"], json!([]), "{language}");
+        api.delete(&format!("/api/contexts/{context}")).ok();
+        api.post("/api/execute/code", &body).fails(404, "CONTEXT_NOT_FOUND");
+    }
+    // The context for code without one is made again.
+    let body = |code: &str| json!({ "code": code, "sessionId": "s" });
+    assert_eq!(begin(&api, &body("import os; os._exit(0)")).rest()[0]["ename"], "InterpreterEnded");
+    assert_eq!(begin(&api, &body("1")).rest()[0]["text"], "1");
+}
+
+#[test]
+fn an_interpreter_that_ends_while_code_waits_for_it_is_told_to_all() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let go = api.path("go");
+    let code = format!(
+        "import os, time\nprint('begun')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nos._exit(3)"
+    );
+    let mut first = begin(&api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(first.next().unwrap()["text"], "begun\n");
+    let second = begin(&api, &json!({ "context_id": context, "code": "1" }));
+    // More than the input of the interpreter has room for.
+    let large = format!("'{}'", "x".repeat(200_000));
+    let third = begin(&api, &json!({ "context_id": context, "code": large }));
+    fs::write(&go, "").unwrap();
+    ended_because(first, "exit code 3");
+    ended_because(second, "exit code 3");
+    ended_because(third, "");
+}
+
+#[test]
+fn a_time_limit_interrupts_the_code_and_the_state_stays() {
+    let api = Api::start();
+    for (language, before, codes) in [
+        (
+            "python",
+            "kept = 1",
+            vec![
+                "import time; time.sleep(1000)",
+                "while True: pass",
+                "import re; re.match('(a+)+$', 'a' * 64 + 'b')",
+            ],
+        ),
+        ("javascript", "let kept = 1", vec!["await new Promise(() => {})", "while (true) {}"]),
+    ] {
+        let context = context(&api, language);
+        done(&api, &context, before);
+        for code in codes {
+            let body = json!({ "context_id": context, "code": code, "timeout_ms": 200 });
+            let events = begin(&api, &body).rest();
+            let last = events.last().unwrap();
+            assert_eq!(
+                (&last["ename"], &last["evalue"]),
+                (&json!("TimeoutError"), &json!("the code ran longer than 200 ms")),
+                "{code}: {events:?}"
+            );
+            assert_eq!(done(&api, &context, "kept").1[0]["text"], "1", "{code}");
+        }
+        // A limit that was not reached ends nothing later.
+        let body = json!({ "context_id": context, "code": "kept", "timeout_ms": 60_000 });
+        assert_eq!(begin(&api, &body).rest()[0]["text"], "1");
+    }
+}
+
+#[test]
+fn a_context_that_cannot_be_interrupted_ends_at_the_time_limit() {
+    let api = Api::start();
+    for (language, code) in [
+        (
+            "python",
+            "import signal, time, subprocess\n\
+             signal.signal(signal.SIGALRM, signal.SIG_IGN)\n\
+             child = subprocess.Popen(['sleep', '1000'])\n\
+             print(child.pid)\n\
+             time.sleep(1000)",
+        ),
+        (
+            "javascript",
+            "const child = require('child_process').spawn('sleep', ['1000']); console.log(child.pid);\n\
+             require('child_process').execSync('sleep 1000')",
+        ),
+    ] {
+        let context = context(&api, language);
+        let mut events = begin(&api, &json!({ "context_id": context, "code": code, "timeout_ms": 200 }));
+        let pid = events.next().unwrap()["text"].as_str().unwrap().trim().parse().unwrap();
+        let child = Process::find(pid).expect("it lives");
+        let last = events.rest().pop().unwrap();
+        assert_eq!(last["ename"], "TimeoutError", "{language}: {last}");
+        assert!(last["evalue"].as_str().unwrap().contains("its context was ended"), "{last}");
+        assert!(child.has_ended(), "{language}");
+        api.post("/api/execute/code", &json!({ "context_id": context, "code": "1" }))
+            .fails(500, "INTERNAL_ERROR");
+    }
+}
+
+#[test]
+fn code_goes_on_when_its_client_leaves_and_its_output_is_nobody_elses() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let (go, made) = (api.path("go"), api.path("made"));
+    let code = format!(
+        "import os, time\nprint('begun')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nprint('lost')\nx = 5\nopen({made:?}, 'w').close()"
+    );
+    let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(events.next().unwrap()["text"], "begun\n");
+    drop(events);
+    let next = begin(&api, &json!({ "context_id": context, "code": "print('mine'); x" }));
+    fs::write(&go, "").unwrap();
+    let events = next.rest();
+    assert_eq!((text(&events, "stdout").as_str(), &events[1]["text"]), ("mine\n", &json!("5")), "{events:?}");
+    assert!(fs::exists(&made).unwrap());
+}
+
+#[test]
+fn a_fork_of_the_interpreter_runs_no_code_of_others() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let code = "import os\nchild = os.fork()\nif child == 0:\n    print('child', flush=True)\nelse:\n    os.waitpid(child, 0)\n    print('parent')";
+    let events = run(&api, &context, code);
+    assert_eq!(text(&events, "stdout"), "child\nparent\n", "{events:?}");
+    assert_eq!(done(&api, &context, "import os; print('once')").0, "once\n");
+}
+
+#[test]
+fn a_context_outlives_the_server() {
+    let mut api = Api::start();
+    let context = context(&api, "python");
+    done(&api, &context, "x = 7");
+    let go = api.path("go");
+    let code = format!(
+        "import os, time\nprint('begun')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nx += 1"
+    );
+    let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(events.next().unwrap()["text"], "begun\n");
+    api.replace_server();
+    let list = api.get("/api/contexts").ok();
+    assert_eq!(list["contexts"][0]["id"], context.as_str());
+    let next = begin(&api, &json!({ "context_id": context, "code": "x" }));
+    fs::write(&go, "").unwrap();
+    assert_eq!(next.rest()[0]["text"], "8");
+    api.delete(&format!("/api/contexts/{context}")).ok();
+}
+
+#[test]
+fn a_session_has_a_number_of_contexts() {
+    let api = Api::start();
+    let all: Vec<String> = (0..32).map(|_| context(&api, "python")).collect();
+    let body = json!({ "language": "python", "sessionId": "s" });
+    let error = api.post("/api/contexts", &body).fails(429, "INTERNAL_ERROR");
+    assert!(error["message"].as_str().unwrap().contains("32"), "{error}");
+    api.delete(&format!("/api/contexts/{}", all[0])).ok();
+    context(&api, "python");
+    // One that has ended takes no place.
+    error_of(&api, &all[1]);
+    wait_until("it is not listed", || {
+        api.get("/api/contexts").ok()["contexts"].as_array().is_some_and(|all| all.len() == 31)
+    });
+    context(&api, "python");
+}
+
+#[track_caller]
+fn error_of(api: &Api, context: &str) -> Value {
+    error(api, context, "import os; os._exit(0)")
+}
