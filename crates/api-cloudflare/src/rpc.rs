@@ -2,6 +2,7 @@
 //!
 //! - `wire` — messages and values as text; `session` — what the client can refer to.
 //! - `methods` — each method and its route; `call` — a call as a request to that route; `outcome` — its result.
+//! - `listeners` — functions of the client that hear the events of an answer.
 //! - `outgoing` — results and streams to the client; `pipe` — streams of the client.
 //!
 //! A call goes to the same routes as over HTTP, so nothing of a method is said twice. When the socket closes, calls under way are
@@ -11,6 +12,7 @@
 //! holds in memory is bounded.
 
 mod call;
+mod listeners;
 mod methods;
 mod outcome;
 mod outgoing;
@@ -30,6 +32,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use self::call::{Routes, UNIT};
+use self::listeners::Listeners;
+use self::methods::Method;
 use self::outcome::await_result;
 use self::outgoing::Outgoing;
 use self::session::{Answer, Broken, Call, Session, Step, Wait};
@@ -162,7 +166,11 @@ impl Server {
         self.tasks.spawn(async move {
             let Call { method, mut arguments, promise } = call;
             let callbacks = std::mem::take(&mut arguments.callbacks);
-            let outcome = routes.call(&method, arguments).await;
+            let listeners = Listeners::among(&arguments.values);
+            let mut outcome = routes.call(&method, arguments).await;
+            if Method::find(&method, &[]).is_ok_and(Method::has_listeners) {
+                outcome = listeners.hear(outcome, &outgoing).await;
+            }
             promise.send_replace(Some(Arc::new(outcome)));
             drop(held);
             for id in callbacks {

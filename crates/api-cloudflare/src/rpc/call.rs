@@ -102,11 +102,12 @@ impl Routes {
                 Good::Json(Json::Object(fields))
             }
             ResultOf::FieldOf(name) => Good::Json(fields.remove(name).unwrap_or_default()),
+            ResultOf::Made(make) => Good::Json(make(&mut fields)),
             ResultOf::Constant(make) => Good::Json(make()),
             ResultOf::Nothing => Good::Undefined,
             ResultOf::Answer | ResultOf::Stream | ResultOf::File => Good::Json(Json::Object(fields)),
         };
-        Ok(Outcome::new(Ok(good), room))
+        Ok(Outcome::new(Ok(good), room).with_dates(method.dates()))
     }
 
     /// Reads an answer, within the room for results.

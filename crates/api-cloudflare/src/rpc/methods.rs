@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{Method as Verb, Request, header};
+use penfold_state::time::now_ms;
 use serde_json::{Map, Value as Json, json};
 
 use super::pipe::PipeReader;
@@ -32,6 +33,8 @@ enum Parameter {
     Query(&'static str),
     /// The argument is a stream, which is the body.
     Stream,
+    /// The argument has functions of the client, which hear the events of the answer.
+    Listeners,
 }
 
 /// What a method makes of the answer.
@@ -43,6 +46,8 @@ pub(crate) enum ResultOf {
     Changed(fn(&mut Map<String, Json>, &[Json])),
     /// A field of the answer.
     FieldOf(&'static str),
+    /// What this makes of the answer.
+    Made(fn(&mut Map<String, Json>) -> Json),
     /// Always this.
     Constant(fn() -> Json),
     Nothing,
@@ -52,7 +57,7 @@ pub(crate) enum ResultOf {
     File,
 }
 
-use Parameter::{Field, Fields, Query, Segment, Stream};
+use Parameter::{Field, Fields, Listeners, Query, Segment, Stream};
 
 /// A method whose name, verb and path are these.
 const fn method(
@@ -160,20 +165,32 @@ static METHODS: &[Method] = &[
             *fields = Map::from_iter([("sessions".to_owned(), sessions)]);
         },
     )),
-    method("interpreter.createCodeContext", Verb::POST, "/api/contexts", &[Fields]),
+    method("interpreter.createCodeContext", Verb::POST, "/api/contexts", &[Fields]).gives(ResultOf::Made(
+        |fields| {
+            let id = fields.remove("contextId").unwrap_or_default();
+            dated_context([("id".to_owned(), id)].into_iter().chain(std::mem::take(fields)).collect())
+        },
+    )),
     method(
         "interpreter.streamCode",
         Verb::POST,
         "/api/execute/code",
-        &[Field("contextId"), Field("code"), Field("language")],
+        &[Field("context_id"), Field("code"), Field("language")],
     )
     .gives(ResultOf::Stream),
-    method("interpreter.listCodeContexts", Verb::GET, "/api/contexts", &[])
-        .gives(ResultOf::FieldOf("contexts")),
+    method("interpreter.listCodeContexts", Verb::GET, "/api/contexts", &[]).gives(ResultOf::Made(|fields| {
+        let contexts = fields.get_mut("contexts").and_then(Json::as_array_mut).map(std::mem::take);
+        contexts.unwrap_or_default().into_iter().map(dated_context).collect()
+    })),
     method("interpreter.deleteCodeContext", Verb::DELETE, "/api/contexts/{}", &[Segment])
         .gives(ResultOf::Nothing),
-    // Its results go to functions of the client, which this server does not call.
-    method("interpreter.runCodeStream", Verb::POST, "/rpc/run-code", &[]),
+    method(
+        "interpreter.runCodeStream",
+        Verb::POST,
+        "/api/execute/code",
+        &[Field("context_id"), Field("code"), Field("language"), Listeners, Field("timeout_ms")],
+    )
+    .gives(ResultOf::Stream),
     method(
         "backup.createArchive",
         Verb::POST,
@@ -197,8 +214,22 @@ static METHODS: &[Method] = &[
     method("tunnels.stopTunnelRun", Verb::POST, "/rpc/tunnels", &[]),
 ];
 
+/// The fields of a context that are dates.
+const DATES: [&str; 2] = ["createdAt", "lastUsed"];
 /// What `files.readFile` is with the encoding `none`.
 const READ_BYTES: &str = "files.readFile as bytes";
+
+/// Makes a context as clients of RPC expect it.
+fn dated_context(mut context: Json) -> Json {
+    let created = context["createdAt"].as_u64().unwrap_or_else(now_ms);
+    if let Some(fields) = context.as_object_mut() {
+        fields.retain(|name, _| ["id", "language", "cwd"].contains(&name.as_str()));
+        for name in DATES {
+            fields.insert(name.to_owned(), created.into());
+        }
+    }
+    context
+}
 
 impl Method {
     /// Finds the method of a call.
@@ -213,6 +244,16 @@ impl Method {
             let last = name.rsplit('.').next().unwrap_or_default();
             Failure::new(&format!("'{last}' is not a function."))
         })
+    }
+
+    /// The fields of the result that are dates, in milliseconds.
+    pub(crate) fn dates(&self) -> &'static [&'static str] {
+        if self.path == "/api/contexts" { &DATES } else { &[] }
+    }
+
+    /// Tells whether the events of the answer go to functions of the client.
+    pub(crate) fn has_listeners(&self) -> bool {
+        self.parameters.iter().any(|parameter| matches!(parameter, Listeners))
     }
 
     /// Tells whether the method reads a stream of the client.
@@ -247,7 +288,7 @@ impl Method {
                 (Fields, value) if !value.is_null() => {
                     return Err(Failure::new(&format!("{}: options are an object", self.name)));
                 }
-                (Field(_) | Fields | Query(_) | Stream, _) => {}
+                (Field(_) | Fields | Query(_) | Stream | Listeners, _) => {}
             }
         }
         if !query.is_empty() {
@@ -321,6 +362,12 @@ mod tests {
                 json!({ "path": "/a", "sessionId": "s" }),
             ),
             ("ports.watchPort", json!([{ "port": 80 }]), "POST /api/port-watch", json!({ "port": 80 })),
+            (
+                "interpreter.runCodeStream",
+                json!(["c", "1", null, { "onStdout": null }, 5]),
+                "POST /api/execute/code",
+                json!({ "context_id": "c", "code": "1", "timeout_ms": 5 }),
+            ),
             ("utils.deleteSession", json!(["s"]), "POST /api/session/delete", json!({ "sessionId": "s" })),
             ("files.exists", json!(["/a", null]), "POST /api/exists", json!({ "path": "/a" })),
         ] {

@@ -17,6 +17,8 @@ pub(crate) type Promise = watch::Sender<Option<Arc<Outcome>>>;
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) result: Result<Good, Failure>,
+    /// The fields of the result that are dates, in milliseconds.
+    pub(crate) dates: &'static [&'static str],
     /// What the result takes of the room for results.
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -35,7 +37,13 @@ pub(crate) enum Good {
 
 impl Outcome {
     pub(crate) fn new(result: Result<Good, Failure>, room: Option<OwnedSemaphorePermit>) -> Outcome {
-        Outcome { result, _room: room }
+        Outcome { result, dates: &[], _room: room }
+    }
+
+    /// The same with fields that are dates.
+    pub(crate) fn with_dates(mut self, dates: &'static [&'static str]) -> Outcome {
+        self.dates = dates;
+        self
     }
 
     pub(crate) fn failed(failure: Failure) -> Outcome {

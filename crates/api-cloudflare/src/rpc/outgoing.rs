@@ -88,7 +88,7 @@ impl Outgoing {
         }
         let message = match outcome.at(path) {
             Err(failure) => wire::reject(id, &failure),
-            Ok(Some(value)) => wire::resolve(id, &wire::escape(value.clone())),
+            Ok(Some(value)) => wire::resolve(id, &wire::escape_dated(value.clone(), outcome.dates)),
             Ok(None) if matches!(outcome.result, Ok(Good::Stream(..))) && is_whole => {
                 wire::reject(id, &Failure::new("the stream was sent already"))
             }
@@ -188,6 +188,21 @@ impl Outgoing {
         }
         settled.recv().await;
         Ok(())
+    }
+
+    /// Calls a function of the client, and waits until it has returned; `false` if it failed.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(crate) async fn call(&self, function: Id, argument: Json) -> Result<bool, Closed> {
+        let (answers, mut settled) = mpsc::unbounded_channel();
+        {
+            let mut next = self.0.next.lock().await;
+            self.expect(*next, (answers, 0));
+            *next += 1;
+            self.0.sender.send(Message::Text(wire::call(function, &wire::escape(argument)))).await?;
+        }
+        Ok(settled.recv().await.is_some_and(|settled| settled.is_good))
     }
 
     /// Ends the session.

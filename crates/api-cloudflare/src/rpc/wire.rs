@@ -270,11 +270,30 @@ impl Failure {
 
 /// Writes JSON as a value: arrays are escaped.
 pub(crate) fn escape(value: Json) -> Json {
+    escape_dated(value, &[])
+}
+
+/// Writes JSON as a value in which fields of these names are dates, in milliseconds.
+pub(crate) fn escape_dated(value: Json, dates: &[&str]) -> Json {
     match value {
-        Json::Array(values) => json!([values.into_iter().map(escape).collect::<Vec<_>>()]),
-        Json::Object(fields) => fields.into_iter().map(|(name, value)| (name, escape(value))).collect(),
+        Json::Array(values) => {
+            json!([values.into_iter().map(|value| escape_dated(value, dates)).collect::<Vec<_>>()])
+        }
+        Json::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| {
+                let is_date = value.is_number() && dates.contains(&name.as_str());
+                let value = if is_date { json!(["date", value]) } else { escape_dated(value, dates) };
+                (name, value)
+            })
+            .collect(),
         plain => plain,
     }
+}
+
+/// Writes a call of a function of the client. It is released with its result.
+pub(crate) fn call(function: Id, argument: &Json) -> String {
+    json!(["stream", ["pipeline", function, [], [argument]]]).to_string()
 }
 
 /// Writes that this result is there. `value` is escaped already.

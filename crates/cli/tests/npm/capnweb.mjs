@@ -152,8 +152,42 @@ const checks = {
       assert.equal((await rejected(call)).code, 'UNKNOWN_ERROR');
     }
   },
-  'functions of the client are released': alone(async ({ stub }) => {
-    await rejected(stub.interpreter.runCodeStream(undefined, '1', 'python', { onStdout: () => {} }));
+  'functions of the client hear what code writes': alone(async ({ stub }) => {
+    const context = await stub.interpreter.createCodeContext({ language: 'python', envVars: { COLOUR: 'blue' } });
+    assert.ok(context.createdAt instanceof Date && context.lastUsed instanceof Date);
+    const run = async (code, more = {}, ms) => {
+      const heard = [];
+      const hear = (name) => (value) => void heard.push([name, value.text ?? value.json ?? value.name]);
+      const names = ['onStdout', 'onStderr', 'onResult', 'onError'];
+      const functions = Object.fromEntries(names.map((name) => [name, hear(name)]));
+      const done = await stub.interpreter.runCodeStream(context.id, code, undefined, { ...functions, ...more }, ms);
+      assert.equal(done, undefined);
+      return heard;
+    };
+    assert.deepEqual(await run('import os\nprint(os.environ["COLOUR"])\n[1, [2]]'), [
+      ['onStdout', 'blue\n'],
+      ['onResult', [1, [2]]],
+    ]);
+    assert.deepEqual(await run('1/0'), [['onError', 'ZeroDivisionError']]);
+    assert.deepEqual(await run('while True: pass', {}, 200), [['onError', 'TimeoutError']]);
+    // Each waits for the one before it.
+    let calls = 0;
+    const slow = async () => {
+      calls += 1;
+      assert.equal(calls, 1);
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      calls -= 1;
+    };
+    await run('display(*range(20))', { onResult: slow });
+    await rejected(run('1', { onResult: () => { throw new Error('no'); } }));
+    const error = await rejected(stub.interpreter.runCodeStream('none', '1', 'python', { onStdout: () => {} }));
+    assert.equal(error.code, 'CONTEXT_NOT_FOUND');
+    const stream = await bytes(await stub.interpreter.streamCode(context.id, 'print("out")'));
+    assert.match(stream.toString(), /"text":"out\\n"/);
+    const [{ id, language, createdAt }, ...others] = await stub.interpreter.listCodeContexts();
+    assert.deepEqual([id, language, others], [context.id, 'python', []]);
+    assert.ok(createdAt instanceof Date);
+    assert.equal(await stub.interpreter.deleteCodeContext(id), undefined);
   }),
   'two hundred calls at once': alone(async ({ stub }) => {
     const all = [...Array(200).keys()].map((n) => stub.files.writeFile(`${directory}/n${n}`, `${n}`, sessionId));

@@ -260,6 +260,52 @@ const checks = {
     await fails(files.listFiles(`${path}/b.bin`, session), 'NOT_DIRECTORY', 400);
   },
 
+  'code runs in contexts, which keep its state': async () => {
+    const { interpreter } = client;
+    const context = await interpreter.createCodeContext({ language: 'python', cwd: directory });
+    assert.deepEqual([context.language, context.cwd], ['python', directory]);
+    assert.ok(context.createdAt instanceof Date);
+    const run = async (id, code, language) => {
+      const heard = { stdout: '', stderr: '', results: [], error: undefined };
+      await interpreter.runCodeStream(id, code, language, {
+        onStdout: ({ text, timestamp }) => {
+          assert.equal(typeof timestamp, 'number');
+          heard.stdout += text;
+        },
+        onStderr: ({ text }) => void (heard.stderr += text),
+        onResult: (result) => void heard.results.push(result),
+        onError: (error) => void (heard.error = error),
+      });
+      return heard;
+    };
+    const first = await run(context.id, 'import os, sys\nx = 1\nprint(os.getcwd())\nprint("é", file=sys.stderr)');
+    assert.deepEqual(first, { stdout: `${directory}\n`, stderr: 'é\n', results: [], error: undefined });
+    assert.equal((await run(context.id, 'x + 1')).results[0].text, '2');
+    assert.deepEqual((await run(context.id, '[x]')).results[0].json, [1]);
+    const { error } = await run(context.id, 'nothing');
+    assert.deepEqual([error.name, error.message], ['NameError', "name 'nothing' is not defined"]);
+    assert.ok(error.traceback.length > 1);
+    const other = await interpreter.createCodeContext({ language: 'javascript' });
+    await run(other.id, 'const a = await Promise.resolve(10)');
+    assert.equal((await run(other.id, 'a + 1', 'javascript')).results[0].text, '11');
+    const listed = await interpreter.listCodeContexts();
+    assert.deepEqual(listed.map(({ id }) => id), [context.id, other.id]);
+    // The client decodes each part by itself.
+    const long = await run(context.id, 'for _ in range(2000): print("é€😀" * 20)');
+    assert.equal(long.stdout, `${'é€😀'.repeat(20)}\n`.repeat(2000));
+    await interpreter.deleteCodeContext(context.id);
+    assert.deepEqual((await interpreter.listCodeContexts()).map(({ id }) => id), [other.id]);
+    await fails(interpreter.deleteCodeContext(context.id), 'CONTEXT_NOT_FOUND', 404);
+    await fails(run(context.id, '1'), 'CONTEXT_NOT_FOUND', 404);
+    await fails(interpreter.createCodeContext({ language: 'ruby' }), 'VALIDATION_FAILED', 400);
+    const exited = await run(other.id, 'process.exit(3)');
+    assert.equal(exited.error.name, 'InterpreterEnded');
+    await fails(run(other.id, '1'), 'INTERNAL_ERROR', 500);
+    const chunks = await new Response(await interpreter.streamCode(undefined, '"default"')).text();
+    assert.match(chunks, /'default'/);
+    await interpreter.deleteCodeContext(other.id);
+  },
+
   'changes of files are watched, and asked for': async () => {
     if (!client.watch) return;
     const path = `${directory}/watched`;
