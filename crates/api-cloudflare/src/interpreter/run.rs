@@ -24,7 +24,7 @@ use crate::sessions::find;
 use crate::{processes, sse};
 
 use super::contexts::Context;
-use super::frames::{Marks, Piece, ascii_json, new_token};
+use super::frames::{Marks, Piece, ascii_json, new_token, request_lines};
 use super::input::send_request;
 use super::language::Language;
 
@@ -32,6 +32,8 @@ use super::language::Language;
 const FLUSH: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The time in which a sandbox that is ended by others ends after a context of it.
 const MOMENT: Duration = Duration::from_millis(100);
+/// The time between two requests to write the marks again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Code to be run.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ pub(super) async fn answer_with_run(
         outputs: [Output::new("stdout", &token), Output::new("stderr", &token)],
         begun: None,
         last: None,
+        token: token.clone(),
+        asked: None,
         unsent: Arc::clone(&unsent),
     };
     let held = Arc::clone(&place);
@@ -121,8 +125,11 @@ impl Output {
             match piece {
                 Piece::Output(bytes) => self.decoder.decode(&bytes, &mut text),
                 Piece::End => self.decoder.end(&mut text),
-                Piece::Event(event) if event["type"] == "result" => send(sink, &event)?,
-                Piece::Event(event) => *last = Some(event),
+                Piece::Event(event) => match event["type"].as_str() {
+                    Some("result") => send(sink, &event)?,
+                    Some("error" | "execution_complete") => *last = Some(event),
+                    _ => {}
+                },
             }
             if !text.is_empty() {
                 send(sink, &json!({ "type": self.kind, "text": text }))?;
@@ -142,6 +149,9 @@ struct Run {
     begun: Option<Instant>,
     /// How the run ended.
     last: Option<Value>,
+    token: String,
+    /// When the interpreter was asked for its marks again.
+    asked: Option<Instant>,
     /// Why the request did not reach the interpreter.
     unsent: Arc<OnceLock<String>>,
 }
@@ -204,6 +214,7 @@ impl Run {
             ) => {
                 stdout.marks.skip();
                 stderr.marks.skip();
+                self.ask_again();
                 send(sink, &json!({ "type": "lagged", "bytes": bytes }))
             }
             log_stream::Piece::Silence => Ok(()),
@@ -216,6 +227,19 @@ impl Run {
             Some(Cause::Signal) => !find::ends_within(&self.context.exec.files, MOMENT),
             Some(Cause::Exit | Cause::Memory | Cause::Oom) => true,
             _ => false,
+        }
+    }
+
+    /// Has the interpreter write the marks of the run again once it has ended: they may have been lost.
+    fn ask_again(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < PAUSE) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        let input = execs::open_exec_input(&self.context.exec.files, self.context.number());
+        // If it has no room, the next loss is soon enough.
+        if let (Ok(Some(input)), [line]) = (input, request_lines(&self.token, &json!({})).as_slice()) {
+            let _ = rustix::io::write(input, line.as_bytes());
         }
     }
 

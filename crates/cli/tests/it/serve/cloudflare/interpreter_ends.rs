@@ -5,8 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::interpreter::{begin, context, done, error, run, text};
-use super::{Api, Events, pid_in};
-use crate::support::{Process, wait_until};
+use super::{Api, Events, Server, pid_in};
+use crate::support::{Process, TestEnv, wait_until};
 
 /// Begins code that starts a tree of processes and does not end. Returns its stream and the processes: the interpreter, a child, and one
 /// in a session of its own.
@@ -258,6 +258,64 @@ fn a_context_outlives_the_server() {
     fs::write(&go, "").unwrap();
     assert_eq!(next.rest()[0]["text"], "8");
     api.delete(&format!("/api/contexts/{context}")).ok();
+}
+
+#[test]
+fn a_run_ends_beside_a_process_whose_output_has_no_end() {
+    let api = Api::with(&["--output-limit", "1M"]);
+    let context = context(&api, "python");
+    let code = "import subprocess\nchild = subprocess.Popen(['yes', 'x' * 1000])\nchild.pid";
+    let events = run(&api, &context, code);
+    let last = events.last().unwrap();
+    assert!(last["type"] == "execution_complete" || last["ename"] == "OutputLost", "{last}");
+    let events = run(&api, &context, "child.kill(); child.wait()");
+    assert!(["execution_complete", "error"].contains(&events.last().unwrap()["type"].as_str().unwrap()));
+    assert_eq!(done(&api, &context, "print('end')").0, "end\n");
+}
+
+#[test]
+fn two_servers_send_code_to_one_context() {
+    let api = Api::start();
+    let other = Server::start_with(&api.env, "other.sock", &["--api", "cloudflare"], |_| ());
+    let context = context(&api, "python");
+    let Api { env, server } = api;
+    let apis = [Api { env: TestEnv::new(), server }, Api { env: TestEnv::new(), server: other }];
+    std::thread::scope(|scope| {
+        for (number, api) in apis.iter().enumerate() {
+            for letter in ['a', 'b', 'c', 'd'] {
+                let context = &context;
+                scope.spawn(move || {
+                    let long = letter.to_string().repeat(50_000 + number);
+                    let (out, _) = done(api, context, &format!("print('{long}')"));
+                    assert!(out == format!("{long}\n"), "{letter}{number}: {}", out.len());
+                });
+            }
+        }
+    });
+    apis[1].delete(&format!("/api/contexts/{context}")).ok();
+    apis[0].delete(&format!("/api/contexts/{context}")).fails(404, "CONTEXT_NOT_FOUND");
+    drop(apis);
+    drop(env);
+}
+
+#[test]
+fn a_server_that_ends_says_so_and_the_code_goes_on() {
+    let api = Api::start();
+    let context = context(&api, "python");
+    let (go, made) = (api.path("go"), api.path("made"));
+    let code = format!(
+        "import os, time\nprint('begun')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nopen({made:?}, 'w').close()"
+    );
+    let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(events.next().unwrap()["text"], "begun\n");
+    let Api { env, server } = api;
+    server.end();
+    let last = events.next().unwrap();
+    assert_eq!((&last["type"], &last["ename"]), (&json!("error"), &json!("ServerEnding")), "{last}");
+    fs::write(&go, "").unwrap();
+    wait_until("the code has gone on", || fs::exists(&made).unwrap());
+    env.call(["rm", "--all", "-f"]).with_code(0);
+    env.assert_nothing_left();
 }
 
 #[test]

@@ -213,3 +213,33 @@ fn sessions_and_processes_of_one_id_are_two_for_two_tenants() {
     server.end();
     env.assert_nothing_left();
 }
+
+/// spec: 15.17
+#[test]
+fn contexts_are_those_of_the_tenant() {
+    let env = TestEnv::new();
+    let server = serve(&env, &all_lines());
+    let create = |token: &str| {
+        let body = json!({ "language": "python", "sessionId": "s" });
+        by(&server, token, "POST", "/api/contexts", &body).with(200).json()["contextId"].clone()
+    };
+    let run = |token: &str, context: &Value| {
+        let body = json!({ "context_id": context, "code": "print('out')" });
+        by(&server, token, "POST", "/api/execute/code", &body)
+    };
+    let (alices, bobs) = (create(ALICE), create(BOB));
+    for (token, own, other) in [(ALICE, &alices, &bobs), (BOB, &bobs, &alices)] {
+        let list = by(&server, token, "GET", "/api/contexts", &Value::Null).with(200).json();
+        let ids: Vec<&Value> = list["contexts"].as_array().unwrap().iter().map(|one| &one["id"]).collect();
+        assert_eq!(ids, [own]);
+        assert_eq!(run(token, other).with(404).json()["code"], "CONTEXT_NOT_FOUND");
+        let path = format!("/api/contexts/{}", other.as_str().unwrap());
+        by(&server, token, "DELETE", &path, &Value::Null).with(404);
+    }
+    for (token, own) in [(ALICE, &alices), (BOB, &bobs)] {
+        assert!(String::from_utf8_lossy(&run(token, own).with(200).body).contains("out"));
+        by(&server, token, "POST", "/api/session/delete", &json!({ "sessionId": "s" })).with(200);
+    }
+    server.end();
+    env.assert_nothing_left();
+}
