@@ -120,8 +120,9 @@ async fn execute(
     let language = language.unwrap_or(context.language);
     if !context.language.can_run(language) {
         let (own, other) = (context.language.name(), language.name());
-        let message = format!("the context runs {own}, not {other}");
-        return Err(ApiError::new(Code::ValidationFailed, message).with("field", "language"));
+        let message = format!("Context {} was created for {own}, cannot execute {other} code", context.id);
+        let error = ApiError::new(Code::CodeExecutionError, message.as_str()).with("evalue", message);
+        return Err(error.with("contextId", context.id));
     }
     let limit_ms = request.timeout_ms.filter(|&ms| ms > 0).map(|ms| ms.min(LONGEST));
     run::answer_with_run(&api, context, CodeToRun { text: request.code, language, limit_ms }).await

