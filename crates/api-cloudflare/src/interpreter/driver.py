@@ -239,6 +239,10 @@ def serve():
                 if milliseconds:
                     end_limit(previous)
                     milliseconds = None
+                try:
+                    show_figures()
+                except Exception:
+                    pass
                 send_error(error)
             return
         finally:

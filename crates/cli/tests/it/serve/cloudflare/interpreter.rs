@@ -203,6 +203,9 @@ sys.modules['matplotlib.pyplot'] = pyplot";
     let (out, results) = done(&api, &context, code);
     assert_eq!((out.as_str(), results.len()), ("closed all\n", 2));
     assert_eq!(results[0]["png"], "ZmlndXJl");
+    let events = run(&api, &context, "1 / 0");
+    let kinds: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(kinds, ["result", "result", "stdout", "error"]);
 }
 
 #[test]
@@ -336,13 +339,15 @@ fn code_without_a_context_runs_in_one_for_its_language() {
     let run = |code: &str, language: Value, session: &str| {
         begin(&api, &json!({ "code": code, "language": language, "sessionId": session })).rest()
     };
+    // One that a client has made is not taken.
+    let own = context(&api, "python");
+    done(&api, &own, "x = 'own'");
+    assert_eq!(run("x", Value::Null, "s")[0]["ename"], "NameError");
     run("x = 1", Value::Null, "s");
     assert_eq!(run("x", json!("python"), "s")[0]["text"], "1");
     assert_eq!(run("x", json!("python"), "t")[0]["ename"], "NameError");
     assert_eq!(run("typeof x", json!("javascript"), "s")[0]["text"], "'undefined'");
-    // One that a client has made is not taken.
-    let own = context(&api, "python");
-    assert_eq!(error(&api, &own, "x")["ename"], "NameError");
+    assert_eq!(done(&api, &own, "x").1[0]["text"], "'own'");
     assert_eq!(api.get("/api/contexts").ok()["contexts"].as_array().unwrap().len(), 4);
 }
 

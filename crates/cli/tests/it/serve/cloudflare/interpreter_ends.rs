@@ -274,6 +274,44 @@ fn a_run_ends_beside_a_process_whose_output_has_no_end() {
 }
 
 #[test]
+fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
+    let api = Api::with(&["--output-limit", "1M"]);
+    for (language, code) in [
+        (
+            "python",
+            "import os, time\n\
+             print('begun')\n\
+             while not os.path.exists(GO): time.sleep(0.01)\n\
+             for _ in range(300): print('x' * 99_999)\n\
+             open(MADE, 'w').close()\n\
+             print('last')",
+        ),
+        (
+            "javascript",
+            "const fs = require('fs'); console.log('begun');\n\
+             while (!fs.existsSync(GO)) await new Promise((done) => setTimeout(done, 10));\n\
+             for (let n = 0; n < 300; n++) console.log('x'.repeat(99_999));\n\
+             fs.writeFileSync(MADE, '');\n\
+             console.log('last')",
+        ),
+    ] {
+        let context = context(&api, language);
+        let [go, made] = ["go", "made"].map(|name| api.path(&format!("{name}-{language}")));
+        let code = code.replace("GO", &format!("{go:?}")).replace("MADE", &format!("{made:?}"));
+        let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
+        assert_eq!(events.next().unwrap()["text"], "begun\n");
+        fs::write(&go, "").unwrap();
+        // The code waits for no reader.
+        wait_until("all is written", || fs::exists(&made).unwrap());
+        let events = events.rest();
+        assert_eq!(events.last().unwrap()["type"], "execution_complete", "{language}");
+        assert!(text(&events, "stdout").ends_with("x\nlast\n"), "{language}");
+        let lost = events.iter().filter_map(|event| event["bytes"].as_u64()).sum::<u64>();
+        assert!(lost > 20_000_000, "{language}: {lost}");
+    }
+}
+
+#[test]
 fn two_servers_send_code_to_one_context() {
     let api = Api::start();
     let other = Server::start_with(&api.env, "other.sock", &["--api", "cloudflare"], |_| ());
