@@ -38,7 +38,6 @@ def serve():
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins
     sys.modules["__main__"] = main
-    sys.path.insert(0, "") if "" not in sys.path else None
     sys.argv = [""]
     # With `PYTHONUNBUFFERED`, a line would be written in pieces.
     sys.stdout = sys.stderr = None

@@ -32,8 +32,9 @@ use super::language::Language;
 const FLUSH: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The time in which a sandbox that is ended by others ends after a context of it.
 const MOMENT: Duration = Duration::from_millis(100);
-/// The time between two requests to write the marks again.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The first time between two requests to write the marks again, and the longest one.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Code to be run.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ pub(super) async fn answer_with_run(
         begun: None,
         last: None,
         token: token.clone(),
-        asked: None,
+        next_ask: None,
         unsent: Arc::clone(&unsent),
     };
     let held = Arc::clone(&place);
@@ -150,8 +151,8 @@ struct Run {
     /// How the run ended.
     last: Option<Value>,
     token: String,
-    /// When the interpreter was asked for its marks again.
-    asked: Option<Instant>,
+    /// After a loss of output: when the interpreter is asked for its marks again, and the pause after that.
+    next_ask: Option<(Instant, Duration)>,
     /// Why the request did not reach the interpreter.
     unsent: Arc<OnceLock<String>>,
 }
@@ -173,13 +174,11 @@ impl Run {
             // What comes after the run may have no end.
             if is_over.get() { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
         };
-        let followed = log_stream::follow_log(sink, &mut log, drain, None, (has_ended, each));
+        let followed = log_stream::follow_log(sink, &mut log, drain, Some(PAUSE), (has_ended, each));
         if is_over.get() {
             let last = self.last.take();
-            send(
-                sink,
-                &last.unwrap_or_else(|| error_event("KeyboardInterrupt", "the code was interrupted")),
-            )?;
+            let lost = || error_event("OutputLost", "the code has ended, and how it ended was lost");
+            send(sink, &last.unwrap_or_else(lost))?;
             return Ok(log);
         }
         if followed? == StreamEnd::Draining {
@@ -214,10 +213,14 @@ impl Run {
             ) => {
                 stdout.marks.skip();
                 stderr.marks.skip();
+                self.next_ask.get_or_insert((Instant::now(), PAUSE));
                 self.ask_again();
                 send(sink, &json!({ "type": "lagged", "bytes": bytes }))
             }
-            log_stream::Piece::Silence => Ok(()),
+            log_stream::Piece::Silence => {
+                self.ask_again();
+                Ok(())
+            }
         }
     }
 
@@ -230,14 +233,12 @@ impl Run {
         }
     }
 
-    /// Has the interpreter write the marks of the run again once it has ended: they may have been lost.
+    /// After a loss, has the interpreter write the marks of the run again once the run has ended: they may be what was lost.
     fn ask_again(&mut self) {
-        if self.asked.is_some_and(|asked| asked.elapsed() < PAUSE) {
-            return;
-        }
-        self.asked = Some(Instant::now());
+        let Some((_, pause)) = self.next_ask.filter(|&(due, _)| Instant::now() >= due) else { return };
+        self.next_ask = Some((Instant::now() + pause, LONGEST_PAUSE.min(pause * 2)));
         let input = execs::open_exec_input(&self.context.exec.files, self.context.number());
-        // If it has no room, the next loss is soon enough.
+        // If it has no room, the next time is soon enough.
         if let (Ok(Some(input)), [line]) = (input, request_lines(&self.token, &json!({})).as_slice()) {
             let _ = rustix::io::write(input, line.as_bytes());
         }

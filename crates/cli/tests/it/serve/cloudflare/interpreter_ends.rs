@@ -312,6 +312,31 @@ fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
 }
 
 #[test]
+fn a_run_whose_end_was_lost_in_later_output_ends() {
+    let api = Api::with(&["--output-limit", "1M"]);
+    let context = context(&api, "python");
+    let [go, after, made] = ["go", "after", "made"].map(|name| api.path(name));
+    let code = format!(
+        "import os, subprocess, time\n\
+         print('begun')\n\
+         later = 'until test -e {after}; do sleep 0.01; done; head -c 5000000 /dev/zero; touch {made}; sleep 1000'\n\
+         child = subprocess.Popen(['sh', '-c', later])\n\
+         while not os.path.exists({go:?}): time.sleep(0.01)\n\
+         for _ in range(100): print('x' * 99_999)"
+    );
+    let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
+    assert_eq!(events.next().unwrap()["text"], "begun\n");
+    fs::write(&go, "").unwrap();
+    // The next run begins after the end of this one.
+    assert_eq!(done(&api, &context, "print('next')").0, "next\n");
+    fs::write(&after, "").unwrap();
+    wait_until("all is written", || fs::exists(&made).unwrap());
+    let last = events.rest().pop().unwrap();
+    assert_eq!(last["ename"], "OutputLost", "{last}");
+    assert_eq!(done(&api, &context, "print('usable')").0, "usable\n");
+}
+
+#[test]
 fn two_servers_send_code_to_one_context() {
     let api = Api::start();
     let other = Server::start_with(&api.env, "other.sock", &["--api", "cloudflare"], |_| ());
