@@ -47,7 +47,7 @@ pub(crate) enum Code {
     ContextNotFound,
     InterpreterNotReady,
     PythonNotAvailable,
-    CodeExecutionError,
+    ExecutionError,
     UnknownError,
     InternalError,
 }
@@ -98,7 +98,7 @@ impl Code {
             Code::ContextNotFound => ("CONTEXT_NOT_FOUND", StatusCode::NOT_FOUND),
             Code::InterpreterNotReady => ("INTERPRETER_NOT_READY", StatusCode::SERVICE_UNAVAILABLE),
             Code::PythonNotAvailable => ("PYTHON_NOT_AVAILABLE", StatusCode::NOT_IMPLEMENTED),
-            Code::CodeExecutionError => ("CODE_EXECUTION_ERROR", INTERNAL),
+            Code::ExecutionError => ("CODE_EXECUTION_ERROR", INTERNAL),
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

@@ -121,7 +121,7 @@ async fn execute(
     if !context.language.can_run(language) {
         let (own, other) = (context.language.name(), language.name());
         let message = format!("Context {} was created for {own}, cannot execute {other} code", context.id);
-        let error = ApiError::new(Code::CodeExecutionError, message.as_str()).with("evalue", message);
+        let error = ApiError::new(Code::ExecutionError, message.as_str()).with("evalue", message);
         return Err(error.with("contextId", context.id));
     }
     let limit_ms = request.timeout_ms.filter(|&ms| ms > 0).map(|ms| ms.min(LONGEST));

@@ -177,8 +177,8 @@ impl Run {
         let followed = log_stream::follow_log(sink, &mut log, drain, Some(PAUSE), (has_ended, each));
         if is_over.get() {
             let last = self.last.take();
-            let lost = || error_event("OutputLost", "the code has ended, and how it ended was lost");
-            send(sink, &last.unwrap_or_else(lost))?;
+            let unknown = || error_event("OutputLost", "the code has ended, and how it ended was lost");
+            send(sink, &last.unwrap_or_else(unknown))?;
             return Ok(log);
         }
         if followed? == StreamEnd::Draining {
