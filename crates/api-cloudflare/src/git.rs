@@ -80,7 +80,8 @@ impl CheckoutRequest {
             return invalid("targetDir or branch", "has a NUL");
         }
         if self.timeout_ms == Some(0) {
-            return invalid("timeoutMs", "is 0");
+            let message = "Invalid clone timeout '0': timeoutMs is at least 1";
+            return Err(ApiError::new(Code::ValidationFailed, message).with("field", "timeoutMs"));
         }
         if self.depth == Some(0) {
             return invalid("depth", "is 0");

@@ -133,6 +133,9 @@ fn a_clone_that_fails_says_why_and_nothing_of_a_request_is_executed() {
     ] {
         clone(&api, body).fails(400, code);
     }
+    // Upstream's tests look for these words.
+    let limit = clone(&api, json!({ "repoUrl": url, "timeoutMs": 0 })).fails(400, "VALIDATION_FAILED");
+    assert!(limit["message"].as_str().unwrap().starts_with("Invalid clone timeout '0'"), "{limit}");
 }
 
 /// spec: 15.19
