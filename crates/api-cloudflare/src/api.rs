@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::leases::Leases;
+use super::lost_shells::LostShells;
 use super::watched::KeptTrees;
 
 /// What every handler of this API can reach; a clone is another handle.
@@ -24,6 +25,7 @@ pub(crate) struct Api {
     pub(crate) places: Places,
     /// Where the contexts of the interpreter are.
     pub(crate) contexts: Places,
+    pub(crate) lost_shells: LostShells,
     /// The open streams of processes and contexts.
     pub(crate) followers: Followers,
     /// The places of the tenant for watched directory trees.
@@ -46,6 +48,7 @@ impl Api {
             locks: Locks::default(),
             places: Places::default(),
             contexts: Places::default(),
+            lost_shells: LostShells::default(),
             followers: Followers::default(),
             watches: Arc::new(Semaphore::new(WATCHES)),
             kept_trees: KeptTrees::default(),

@@ -31,6 +31,7 @@ mod info;
 mod interpreter;
 mod json_body;
 mod leases;
+mod lost_shells;
 mod output;
 mod ports;
 mod processes;

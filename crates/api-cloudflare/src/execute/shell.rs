@@ -18,7 +18,14 @@ use super::output::Done;
 pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> RouteResult {
     let session = sessions::obtain(api, id).await?;
     let output_limit = api.output_limit();
-    api.wait(move |_| run(&session, wanted, output_limit)).await?.answer()
+    let done = api.wait(move |api| {
+        let done = run(&session, wanted, output_limit);
+        if done.as_ref().is_err_and(|error| error.code() == Code::SessionTerminated) {
+            api.lost_shells.note(session.files.name());
+        }
+        done
+    });
+    done.await?.answer()
 }
 
 fn run(session: &Session, wanted: Wanted, output_limit: u64) -> Result<Done, ApiError> {

@@ -14,6 +14,7 @@ use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
 use crate::leases::IDLE;
 
+use super::delete;
 use super::find::{self, API, CLOUDFLARE, SESSION, SHELL, Session, TIMEOUT};
 
 /// The time that a kill may take until the survivors are reported.
@@ -51,14 +52,17 @@ impl Settings {
     }
 }
 
-/// Makes a session that does not exist.
+/// Makes a session that does not exist. A session whose shell has exited is ended first.
 ///
 /// # Errors
 /// 409 when it exists.
 pub(crate) async fn create(api: &ApiState, id: &SessionId, settings: Settings) -> Result<Session, ApiError> {
     let _lock = api.locks.lock(id.as_str()).await;
-    if look(api, id).await?.is_some() {
-        return Err(exists(id));
+    if let Some(session) = look(api, id).await? {
+        if !has_lost_shell(api, session).await? {
+            return Err(exists(id));
+        }
+        delete::delete_locked(api, id).await?;
     }
     for _ in 0..TRIES {
         match start(api, id, &settings).await? {
@@ -96,6 +100,18 @@ async fn look(api: &ApiState, id: &SessionId) -> Result<Option<Session>, ApiErro
     let id = id.clone();
     api.call(move |api| Ok(find::find_session(api.app.engine.scope(), &id)?.map(|session| session.used(api))))
         .await
+}
+
+/// Tells whether the session's shell has exited, and no command has run in the fresh one.
+async fn has_lost_shell(api: &ApiState, session: Session) -> Result<bool, ApiError> {
+    if !api.lost_shells.has(session.files.name()) {
+        return Ok(false);
+    }
+    api.wait(move |_| {
+        let snapshot = session.connect()?.snapshot().map_err(|error| ApiError::internal(&error))?;
+        Ok(snapshot.number == 0)
+    })
+    .await
 }
 
 fn exists(id: &SessionId) -> ApiError {

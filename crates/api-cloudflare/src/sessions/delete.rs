@@ -17,6 +17,14 @@ use super::find;
 /// When there is no such session, or something of it is left.
 pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
     let _lock = api.locks.lock(id.as_str()).await;
+    delete_locked(api, id).await
+}
+
+/// Ends a session whose lock the caller holds, and removes its record.
+///
+/// # Errors
+/// As [`delete`].
+pub(super) async fn delete_locked(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
     let wanted = id.clone();
     let killed = api.wait(move |api| {
         let scope = api.app.engine.scope();
@@ -66,6 +74,7 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         remove_record(&resolver, &known, &EndLimits::default())
             .map_err(|error| ApiError::internal(&error))?;
         api.contexts.forget_sandbox(&known.id);
+        api.lost_shells.forget(&known.id);
         for process in api.places.forget_sandbox(&known.id) {
             claims::forget_process_claim(api.app.engine.scope(), &process, &known.id);
         }
@@ -93,6 +102,7 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
             remove_record(&resolver, &known, &EndLimits::default())
                 .map_err(|error| ApiError::internal(&error))?;
             api.contexts.forget_sandbox(&known.id);
+            api.lost_shells.forget(&known.id);
             for process in api.places.forget_sandbox(&known.id) {
                 claims::forget_process_claim(scope, &process, &known.id);
             }

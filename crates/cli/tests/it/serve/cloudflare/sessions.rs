@@ -129,6 +129,28 @@ fn a_shell_that_exits_is_told_once_and_replaced() {
 }
 
 #[test]
+fn a_session_whose_shell_exited_can_be_made_again_until_a_command_runs_in_it() {
+    let api = Api::start();
+    let create = |value: &str| {
+        let body = json!({ "id": "s", "cwd": "/", "env": { "NAME": value } });
+        api.post("/api/session/create", &body)
+    };
+    create("one").ok();
+    create("two").fails(409, "SESSION_ALREADY_EXISTS");
+    let pid = api.process("s", "p", "sleep 1000");
+    api.run("s", "exit 7").fails(410, "SESSION_TERMINATED");
+    assert!(alive(pid), "the end of a shell ends no process");
+    create("two").ok();
+    assert!(!alive(pid), "the new session has none of the old one's processes");
+    assert_eq!(api.out("s", "echo $NAME"), "two\n");
+    create("three").fails(409, "SESSION_ALREADY_EXISTS");
+    api.run("s", "exit 7").fails(410, "SESSION_TERMINATED");
+    assert_eq!(api.out("s", "echo $NAME"), "two\n", "the fresh shell has the session's environment");
+    create("three").fails(409, "SESSION_ALREADY_EXISTS");
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+}
+
+#[test]
 fn session_runs_where_the_state_root_is_a_relative_path() {
     let env = TestEnv::new();
     let mut command = env.command(penfold());
