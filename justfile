@@ -112,6 +112,10 @@ openapi-test *ARGS:
 openapi-clients *ARGS:
     scripts/openapi-clients {{ARGS}}
 
+# Runs upstream's tests of the Cloudflare API, from a clone of its repository.
+cloudflare-test DIR *ARGS:
+    scripts/cloudflare-test {{DIR}} {{ARGS}}
+
 # Feeds a target of fuzz/ for a minute.
 fuzz TARGET *ARGS:
     cargo fuzz run --sanitizer none {{TARGET}} -- -max_total_time=60 -dict=fuzz/dictionary {{ARGS}}
