@@ -2,7 +2,7 @@
 // file systems of its own, a Durable Object is an object of this process.
 import { execFile, spawn } from 'node:child_process';
 import { timingSafeEqual } from 'node:crypto';
-import { lstatSync, mkdirSync, openSync, readlinkSync, rmSync, writeSync } from 'node:fs';
+import { lstatSync, mkdirSync, openSync, readdirSync, readlinkSync, rmSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 import WebSocket from 'ws';
 
@@ -100,8 +100,9 @@ const containers = new Set();
 export class Namespace {
   #stubs = new Map();
   #make;
-  constructor(make) {
-    this.#make = make;
+  #hasPython;
+  constructor(make, hasPython) {
+    [this.#make, this.#hasPython] = [make, hasPython];
   }
   get(name) {
     if (!this.#stubs.has(name)) this.#stubs.set(name, this.#stub(name));
@@ -112,6 +113,7 @@ export class Namespace {
     const ctx = {
       id: { name, toString: () => name },
       storage: new Storage(),
+      hasPython: this.#hasPython,
       blockConcurrencyWhile: (act) => (ready = ready.then(act)),
       waitUntil: () => {},
       abort: () => {},
@@ -151,8 +153,14 @@ export const endContainers = () => Promise.all([...containers].map((container) =
 const log = openSync(`${work}/servers.log`, 'a');
 let lastServer = 0;
 
+/** The programs that cannot run in a container without Python. */
+const pythons = () => {
+  const found = ['/usr/bin', '/usr/local/bin'].flatMap((directory) => readdirSync(directory).map((name) => `${directory}/${name}`));
+  return found.filter((path) => /\/python[\d.]*$/.test(path) && lstatSync(path).isFile());
+};
+
 /** The command that starts a program in file systems of its own: those of the host without its data. */
-const isolated = (state, variables) => {
+const isolated = (state, variables, hasPython) => {
   const words = ['--die-with-parent', '--cap-add', 'ALL', '--ro-bind', '/usr', '/usr', '--ro-bind', '/etc', '/etc'];
   for (const directory of ['/bin', '/sbin', '/lib', '/lib64']) {
     const found = lstatSync(directory, { throwIfNoEntry: false });
@@ -163,6 +171,7 @@ const isolated = (state, variables) => {
   words.push('--bind-try', '/sys/fs/cgroup', '/sys/fs/cgroup');
   for (const directory of ['/tmp', '/root', '/run', '/var/tmp']) words.push('--tmpfs', directory);
   words.push('--ro-bind', program, program, '--ro-bind', npm, npm, '--bind', state, state);
+  if (!hasPython) for (const python of pythons()) words.push('--ro-bind', '/dev/null', python);
   words.push('--dir', '/workspace', '--chdir', '/workspace', '--clearenv');
   // Upstream's images set the version.
   const image = { PATH: `${npm}/node_modules/.bin:/usr/local/bin:/usr/bin:/bin`, HOME: '/root', SANDBOX_VERSION: '0.12.10' };
@@ -178,12 +187,12 @@ const isolated = (state, variables) => {
 
 /** A server with a state root of its own. */
 class Server {
-  static async start(variables) {
+  static async start(variables, hasPython) {
     const server = new Server();
     server.state = `${work}/state/${(lastServer += 1)}`;
     mkdirSync(server.state, { recursive: true, mode: 0o700 });
     const words = ['serve', '--api', 'cloudflare', '--insecure-no-token', '--listen', '127.0.0.1:0'];
-    const inside = isolated(server.state, variables);
+    const inside = isolated(server.state, variables, hasPython);
     server.process = spawn('bwrap', [...inside, program, '--root', server.state, ...words], { stdio: ['ignore', 'ignore', 'pipe'] });
     server.ended = new Promise((resolve) => server.process.on('close', resolve));
     server.process.on('error', (error) => writeSync(log, `${error}\n`));
@@ -280,7 +289,7 @@ export class Container {
     return this.#starting;
   }
   async #start() {
-    this.#server = await Server.start(this.envVars);
+    this.#server = await Server.start(this.envVars, this.ctx.hasPython);
     this.ctx.container.running = true;
     this.#status = 'healthy';
     this.renewActivityTimeout();

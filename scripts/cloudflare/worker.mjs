@@ -41,7 +41,8 @@ await build({
 const worker = await import(pathToFileURL(bundle).href);
 const names = ['Sandbox', 'SandboxPython', 'SandboxOpencode', 'SandboxStandalone', 'SandboxMusl'];
 const env = { SANDBOX_LOG_LEVEL: 'error' };
-for (const name of names) env[name] = new Namespace((ctx) => new worker[name](ctx, env));
+// Of upstream's images, one has Python.
+for (const name of names) env[name] = new Namespace((ctx) => new worker[name](ctx, env), name === 'SandboxPython');
 
 const requestOf = (incoming) => {
   const hasBody = !['GET', 'HEAD'].includes(incoming.method);
