@@ -2,7 +2,7 @@
 // file systems of its own, a Durable Object is an object of this process.
 import { execFile, spawn } from 'node:child_process';
 import { timingSafeEqual } from 'node:crypto';
-import { lstatSync, mkdirSync, openSync, readdirSync, readlinkSync, rmSync, writeSync } from 'node:fs';
+import { lstatSync, mkdirSync, openSync, readdirSync, readlinkSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
 import WebSocket from 'ws';
 
@@ -153,7 +153,11 @@ export const endContainers = () => Promise.all([...containers].map((container) =
 const log = openSync(`${work}/servers.log`, 'a');
 let lastServer = 0;
 
-/** The programs that cannot run in a container without Python. */
+/** Replaces a program, so that execve(2) fails with ENOENT as for one that is missing. */
+const missing = `${work}/missing`;
+writeFileSync(missing, '#!/missing\n', { mode: 0o755 });
+
+/** The programs of Python. */
 const pythons = () => {
   const found = ['/usr/bin', '/usr/local/bin'].flatMap((directory) => readdirSync(directory).map((name) => `${directory}/${name}`));
   return found.filter((path) => /\/python[\d.]*$/.test(path) && lstatSync(path).isFile());
@@ -171,7 +175,7 @@ const isolated = (state, variables, hasPython) => {
   words.push('--bind-try', '/sys/fs/cgroup', '/sys/fs/cgroup');
   for (const directory of ['/tmp', '/root', '/run', '/var/tmp']) words.push('--tmpfs', directory);
   words.push('--ro-bind', program, program, '--ro-bind', npm, npm, '--bind', state, state);
-  if (!hasPython) for (const python of pythons()) words.push('--ro-bind', '/dev/null', python);
+  if (!hasPython) for (const python of pythons()) words.push('--ro-bind', missing, python);
   words.push('--dir', '/workspace', '--chdir', '/workspace', '--clearenv');
   // Upstream's images set the version.
   const image = { PATH: `${npm}/node_modules/.bin:/usr/local/bin:/usr/bin:/bin`, HOME: '/root', SANDBOX_VERSION: '0.12.10' };
