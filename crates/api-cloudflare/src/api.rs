@@ -15,7 +15,7 @@ use super::watched::KeptTrees;
 /// What every handler of this API can reach; a clone is another handle.
 pub(crate) type ApiState = Arc<Api>;
 
-/// The parts of this API. All of them can be made again from the disk.
+/// The parts of this API. All of them but `lost_shells` can be made again from the disk.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) app: AppState,
@@ -25,6 +25,7 @@ pub(crate) struct Api {
     pub(crate) places: Places,
     /// Where the contexts of the interpreter are.
     pub(crate) contexts: Places,
+    /// The sessions whose shell has exited.
     pub(crate) lost_shells: LostShells,
     /// The open streams of processes and contexts.
     pub(crate) followers: Followers,
