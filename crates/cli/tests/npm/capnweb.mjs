@@ -148,8 +148,12 @@ const checks = {
     for (const call of [stub.nothing(), stub.files.nothing(), stub.files(), stub.utils.ping().nothing()]) {
       assert.match((await rejected(call)).message, /is not a function/);
     }
-    for (const call of [stub.tunnels.listTunnels(), stub.backup.uploadParts({ parts: [] })]) {
-      assert.equal((await rejected(call)).code, 'UNKNOWN_ERROR');
+    const refused = [
+      [stub.tunnels.listTunnels(), 'UNKNOWN_ERROR'],
+      [stub.backup.uploadParts({ parts: [] }), 'BACKUP_CREATE_FAILED'],
+    ];
+    for (const [call, code] of refused) {
+      assert.equal((await rejected(call)).code, code);
     }
   },
   'functions of the client hear what code writes': alone(async ({ stub }) => {
