@@ -49,20 +49,22 @@
 
   let token = '';
   let count = 0;
-  const mark = (kind, payload = '', descriptor = outputs[0]) => writeAll(descriptor, `\x1e${token}${kind}${payload}\n`);
+  const mark = (kind, payload = '', descriptor = outputs[0]) =>
+    writeAll(descriptor, Buffer.concat([`\x1e${token}${kind}`, payload, '\n'].map((part) => Buffer.from(part))));
+  // Half a character has no place in JSON.
+  const whole = (_, value) => (typeof value === 'string' ? (value.toWellFormed?.() ?? value) : value);
+  const encode = (event) => Buffer.from(JSON.stringify(event, whole));
   const send = (event) => {
-    let text = ascii(event);
-    if (text.length > LARGEST_EVENT) {
-      const why = `a result of ${text.length} bytes is too large: the largest has ${LARGEST_EVENT}`;
-      text = ascii({ type: 'result', text: why, metadata: {} });
+    let data = encode(event);
+    if (data.length > LARGEST_EVENT) {
+      const text = `a result of ${data.length} bytes is too large: the largest has ${LARGEST_EVENT}`;
+      data = encode({ type: 'result', text, metadata: {} });
     }
-    for (let start = 0; start < text.length; start += LONGEST_PART) {
-      const isLast = start + LONGEST_PART >= text.length;
-      mark(isLast ? '.' : '-', text.slice(start, start + LONGEST_PART));
+    for (let start = 0; start < data.length; start += LONGEST_PART) {
+      const isLast = start + LONGEST_PART >= data.length;
+      mark(isLast ? '.' : '-', data.subarray(start, start + LONGEST_PART));
     }
   };
-  const ascii = (value) =>
-    JSON.stringify(value).replace(/[\x7f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);
 
   // In the REPL mode of the engine, code may await, and may declare a name again. It gives a handle of the value, and this function
   // takes the value itself.

@@ -61,11 +61,16 @@ def serve():
             except Exception:
                 pass
 
+    def encode(event):
+        text = json.dumps(event, ensure_ascii=False, allow_nan=False)
+        # Half a character has no place in JSON.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
     def send(event):
-        data = json.dumps(event).encode()
+        data = encode(event)
         if len(data) > LARGEST_EVENT:
             text = f"a result of {len(data)} bytes is too large: the largest has {LARGEST_EVENT}"
-            data = json.dumps({"type": "result", "text": text, "metadata": {}}).encode()
+            data = encode({"type": "result", "text": text, "metadata": {}})
         flush()
         for start in range(0, len(data), LONGEST_PART):
             is_last = start + LONGEST_PART >= len(data)

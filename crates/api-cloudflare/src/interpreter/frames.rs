@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The bytes that a write to a pipe may have so that the kernel does not divide it.
 const LONGEST: usize = 4096;
@@ -78,6 +78,8 @@ pub(super) struct Marks {
     begun: Vec<u8>,
     /// The beginning of an event.
     event: Vec<u8>,
+    /// Whether a part of the event may be lost.
+    is_cut: bool,
     state: State,
 }
 
@@ -101,7 +103,7 @@ enum Look {
 impl Marks {
     pub(super) fn new(token: &str) -> Marks {
         let start = [&[SIGN], token.as_bytes()].concat();
-        Marks { start, begun: Vec::new(), event: Vec::new(), state: State::Before }
+        Marks { start, begun: Vec::new(), event: Vec::new(), is_cut: false, state: State::Before }
     }
 
     /// Tells whether the run has begun.
@@ -150,6 +152,7 @@ impl Marks {
     pub(super) fn skip(&mut self) {
         self.begun.clear();
         self.event.clear();
+        self.is_cut = true;
     }
 
     fn put(&self, output: Vec<u8>, pieces: &mut Vec<Piece>) {
@@ -182,18 +185,25 @@ impl Marks {
             b'.' => {
                 self.event.extend_from_slice(part);
                 let event = std::mem::take(&mut self.event);
-                // Its beginning may have been lost.
-                pieces.extend(serde_json::from_slice(&event).ok().filter(Value::is_object).map(Piece::Event));
+                let is_cut = std::mem::take(&mut self.is_cut);
+                match serde_json::from_slice::<Value>(&event) {
+                    Ok(event) if event.is_object() => pieces.push(Piece::Event(event)),
+                    _ if is_cut => {}
+                    // It is too deep.
+                    _ => pieces.push(Piece::Event(unreadable())),
+                }
             }
             _ => {}
         }
     }
 }
 
+fn unreadable() -> Value {
+    json!({ "type": "result", "text": "a result cannot be written as JSON", "metadata": {} })
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn in_parts(stream: &[u8], token: &str, size: usize) -> (Vec<u8>, Vec<Value>, bool) {

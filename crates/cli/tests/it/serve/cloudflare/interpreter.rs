@@ -293,6 +293,27 @@ fn large_code_and_large_results_arrive_whole() {
 }
 
 #[test]
+fn results_that_json_cannot_have_are_not_dropped() {
+    let api = Api::start();
+    for (language, halves, error_of, deep) in [
+        ("python", "['é\\ud83d']", "raise ValueError('\\ud83d')", "x = []\nfor _ in range(200): x = [x]\nx"),
+        (
+            "javascript",
+            "['é\\ud83d']",
+            "throw new Error('\\ud83d')",
+            "let x = []; for (let n = 0; n < 200; n++) x = [x]; x",
+        ),
+    ] {
+        let context = context(&api, language);
+        assert_eq!(done(&api, &context, halves).1[0]["json"], json!(["é\u{fffd}"]), "{language}");
+        assert_eq!(error(&api, &context, error_of)["evalue"], "\u{fffd}", "{language}");
+        assert_eq!(value(&api, &context, deep), "a result cannot be written as JSON", "{language}");
+    }
+    let context = context(&api, "python");
+    assert_eq!(value(&api, &context, "[float('nan')]"), "[nan]");
+}
+
+#[test]
 fn code_runs_one_after_the_other_in_a_context() {
     let api = Api::start();
     let context = context(&api, "javascript");
