@@ -260,6 +260,24 @@ const checks = {
     await fails(files.listFiles(`${path}/b.bin`, session), 'NOT_DIRECTORY', 400);
   },
 
+  'a backup and its restore': async () => {
+    const [dir, archive] = [`${directory}/kept`, `${directory}/archive`];
+    await files.mkdir(dir, session);
+    await files.writeFile(`${dir}/a`, 'one', session);
+    await files.writeFile(`${dir}/b.log`, '', session);
+    const old = ['0.7', '0.8'].includes(version);
+    const made = await client.backup.createArchive(
+      ...[dir, archive, session, ...(old ? [false, ['*.log']] : [{ excludes: ['*.log'] }])],
+    );
+    assert.deepEqual([made.success, made.archivePath], [true, archive]);
+    assert.ok(made.sizeBytes > 0);
+    await files.writeFile(`${dir}/a`, 'two', session);
+    assert.equal((await client.backup.restoreArchive(dir, archive, session)).dir, dir);
+    assert.equal(read('kept/a'), 'one');
+    assert.equal((await files.exists(`${dir}/b.log`, session)).exists, false);
+    const wrong = client.backup.restoreArchive('relative', archive, session);
+    await fails(wrong, 'INVALID_BACKUP_CONFIG', 400);
+  },
   'code runs in contexts, which keep its state': async () => {
     const { interpreter } = client;
     const context = await interpreter.createCodeContext({ language: 'python', cwd: directory });
