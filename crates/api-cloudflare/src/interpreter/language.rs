@@ -74,7 +74,8 @@ impl Language {
         match self {
             Language::Python => ApiError::new(
                 Code::PythonNotAvailable,
-                "Python interpreter not available: the host has no `python3` in the PATH of the session",
+                "Python interpreter not available: the host has no `python3` in the PATH of the session (the reference \
+                 has one in its images with `-python`)",
             )
             .suggestion("install Python 3.8 or newer on the host"),
             Language::JavaScript | Language::TypeScript => ApiError::new(

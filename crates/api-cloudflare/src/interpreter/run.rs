@@ -79,6 +79,7 @@ pub(super) async fn answer_with_run(
     let theirs = ApiState::clone(api);
     let made = sent_body::followed_body(move |sink| {
         let _held = held;
+        let _in_use = theirs.leases.begin_use(&run.context.exec.files);
         run.write(sink, log, &theirs.app.drain)
     });
     let (body, wake, open) = made.map_err(|error| ApiError::full(&error))?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Api;
 use super::watch::watch_new;
 use crate::serve::websocket::WebSocket;
-use crate::support::{Process, TestEnv, wait_until};
+use crate::support::{Process, TestEnv, has_program, wait_until};
 
 /// The tree of a process of a session.
 fn tree(api: &Api, session: &str) -> Vec<Process> {
@@ -64,8 +64,11 @@ fn a_session_ends_by_its_idle_limit_without_a_server() {
 #[test]
 fn a_session_that_a_client_uses_does_not_end() {
     let mut api = Api::with(&["--session-idle", "2s"]);
-    let ways = ["execute", "stream", "terminal", "watch", "asking"];
-    for way in ways {
+    let mut ways = vec!["execute", "stream", "terminal", "watch", "asking"];
+    if has_program(&["python3", "--version"]) {
+        ways.push("code");
+    }
+    for way in &ways {
         api.out(way, "kept=yes");
     }
     api.replace_server();
@@ -76,16 +79,28 @@ fn a_session_that_a_client_uses_does_not_end() {
     api.process("asking", "asked", "sleep 4");
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(api.out("execute", "sleep 4; echo $kept"), "yes\n"));
+        if ways.contains(&"code") {
+            let code = json!({ "code": "import time; time.sleep(4)", "sessionId": "code" });
+            let api = &api;
+            scope.spawn(move || {
+                let told = api.post("/api/execute/code", &code);
+                assert!(String::from_utf8_lossy(&told.body).contains("execution_complete"), "{told:?}");
+            });
+        }
         wait_until("the process that is asked for has ended", || api.status("asked").0 != "running");
     });
     stream.await_output("end");
     let now = |way: &str| cause(&api.env, way);
-    assert_eq!(ways.map(now), [(); 5].map(|()| Value::Null));
-    for way in ways {
+    assert!(
+        ways.iter().map(|way| now(way)).all(|cause| cause.is_null()),
+        "{:?}",
+        ways.iter().map(|way| now(way)).collect::<Vec<_>>()
+    );
+    for way in &ways {
         assert_eq!(api.out(way, "echo $kept"), "yes\n", "{way}");
     }
     drop((terminal, watched, stream));
-    for way in ways {
+    for way in &ways {
         api.post("/api/session/delete", &json!({ "sessionId": way })).ok();
     }
     let Api { env, server } = api;
