@@ -315,18 +315,26 @@ fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
 fn a_run_whose_end_was_lost_in_later_output_ends() {
     let api = Api::with(&["--output-limit", "1M"]);
     let context = context(&api, "python");
-    let [go, after, made] = ["go", "after", "made"].map(|name| api.path(name));
+    let [go, written, more, after, made] =
+        ["go", "written", "more", "after", "made"].map(|name| api.path(name));
     let code = format!(
         "import os, subprocess, time\n\
+         def await_file(path):\n    \
+             while not os.path.exists(path): time.sleep(0.01)\n\
+         def fill():\n    \
+             for _ in range(100): print('x' * 99_999)\n\
          print('begun')\n\
          later = 'until test -e {after}; do sleep 0.01; done; head -c 5000000 /dev/zero; touch {made}; sleep 1000'\n\
          child = subprocess.Popen(['sh', '-c', later])\n\
-         while not os.path.exists({go:?}): time.sleep(0.01)\n\
-         for _ in range(100): print('x' * 99_999)"
+         await_file({go:?}); fill(); open({written:?}, 'w').close(); await_file({more:?}); fill()"
     );
     let mut events = begin(&api, &json!({ "context_id": context, "code": code }));
     assert_eq!(events.next().unwrap()["text"], "begun\n");
     fs::write(&go, "").unwrap();
+    wait_until("the first part is written", || fs::exists(&written).unwrap());
+    // The first request for the marks comes while the code runs, and what it makes the interpreter write is lost.
+    while events.next().unwrap()["type"] != "lagged" {}
+    fs::write(&more, "").unwrap();
     // The next run begins after the end of this one.
     assert_eq!(done(&api, &context, "print('next')").0, "next\n");
     fs::write(&after, "").unwrap();
