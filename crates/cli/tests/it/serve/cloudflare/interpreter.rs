@@ -57,6 +57,7 @@ fn value(api: &Api, context: &str, code: &str) -> String {
     results[0]["text"].as_str().unwrap_or_else(|| panic!("{code}: {results:?}")).to_owned()
 }
 
+/// spec: 15.26
 #[test]
 fn python_keeps_variables_imports_and_functions() {
     let api = Api::start();
@@ -87,6 +88,7 @@ fn python_keeps_variables_imports_and_functions() {
     assert_eq!(value(&api, &context, "x"), "42");
 }
 
+/// spec: 15.26
 #[test]
 fn javascript_keeps_variables_and_awaits() {
     let api = Api::start();
@@ -135,6 +137,7 @@ fn javascript_keeps_variables_and_awaits() {
     assert_eq!(events.last().unwrap()["type"], "execution_complete");
 }
 
+/// spec: 15.26
 #[test]
 fn typescript_runs_or_is_refused_with_what_is_missing() {
     let api = Api::start();
@@ -150,6 +153,7 @@ fn typescript_runs_or_is_refused_with_what_is_missing() {
     assert_eq!(value(&api, &context, "enum E { One = 1 }\nconst x: number = await E.One; x"), "1");
 }
 
+/// spec: 15.26
 #[test]
 fn objects_show_themselves_in_their_formats() {
     let api = Api::start();
@@ -208,6 +212,7 @@ sys.modules['matplotlib.pyplot'] = pyplot";
     assert_eq!(kinds, ["result", "result", "stdout", "error"]);
 }
 
+/// spec: 15.26
 #[test]
 fn output_comes_while_the_code_runs() {
     let api = Api::start();
@@ -235,6 +240,7 @@ fn output_comes_while_the_code_runs() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn output_that_looks_like_a_mark_is_output() {
     let api = Api::start();
@@ -274,6 +280,7 @@ fn output_that_looks_like_a_mark_is_output() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn large_code_and_large_results_arrive_whole() {
     let api = Api::start();
@@ -292,6 +299,7 @@ fn large_code_and_large_results_arrive_whole() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn results_that_json_cannot_have_are_not_dropped() {
     let api = Api::start();
@@ -313,6 +321,7 @@ fn results_that_json_cannot_have_are_not_dropped() {
     assert_eq!(value(&api, &context, "[float('nan')]"), "[nan]");
 }
 
+/// spec: 15.26
 #[test]
 fn code_runs_one_after_the_other_in_a_context() {
     let api = Api::start();
@@ -326,6 +335,7 @@ fn code_runs_one_after_the_other_in_a_context() {
     assert_eq!(outputs, ["1\n", "2\n", "3\n", "4\n", "5\n"]);
 }
 
+/// spec: 15.26
 #[test]
 fn contexts_are_listed_and_share_nothing() {
     let api = Api::start();
@@ -354,6 +364,7 @@ fn contexts_are_listed_and_share_nothing() {
     assert_eq!(api.get("/api/process/list").ok()["processes"], json!([]));
 }
 
+/// spec: 15.26
 #[test]
 fn code_without_a_context_runs_in_one_for_its_language() {
     let api = Api::start();
@@ -372,6 +383,7 @@ fn code_without_a_context_runs_in_one_for_its_language() {
     assert_eq!(api.get("/api/contexts").ok()["contexts"].as_array().unwrap().len(), 4);
 }
 
+/// spec: 15.26
 #[test]
 fn requests_that_cannot_be_served_are_refused() {
     let api = Api::start();
@@ -397,6 +409,7 @@ fn requests_that_cannot_be_served_are_refused() {
         .fails(400, "VALIDATION_FAILED");
 }
 
+/// spec: 15.26
 #[test]
 fn a_host_without_an_interpreter_says_what_to_install() {
     let api = Api::start();

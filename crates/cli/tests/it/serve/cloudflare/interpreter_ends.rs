@@ -42,6 +42,7 @@ fn ended_because(events: Events, reason: &str) {
     assert!(last["evalue"].as_str().unwrap().contains(reason), "{last}");
 }
 
+/// spec: 15.26
 #[test]
 fn a_deleted_context_is_gone_with_all_that_its_code_started() {
     let api = Api::start();
@@ -58,6 +59,7 @@ fn a_deleted_context_is_gone_with_all_that_its_code_started() {
     assert_eq!(api.out("s", "echo usable"), "usable\n");
 }
 
+/// spec: 15.26
 #[test]
 fn nothing_is_left_of_code_whose_session_is_deleted() {
     let api = Api::start();
@@ -77,6 +79,7 @@ fn nothing_is_left_of_code_whose_session_is_deleted() {
     env.assert_nothing_left();
 }
 
+/// spec: 15.26
 #[test]
 fn nothing_is_left_of_code_whose_sandbox_is_killed() {
     let api = Api::start();
@@ -91,6 +94,7 @@ fn nothing_is_left_of_code_whose_sandbox_is_killed() {
     env.assert_nothing_left();
 }
 
+/// spec: 15.26
 #[test]
 fn an_interpreter_that_has_ended_is_told_and_does_not_hang() {
     let api = Api::start();
@@ -127,6 +131,7 @@ fn an_interpreter_that_has_ended_is_told_and_does_not_hang() {
     assert_eq!(begin(&api, &body("1")).rest()[0]["text"], "1");
 }
 
+/// spec: 15.26
 #[test]
 fn an_interpreter_that_ends_while_code_waits_for_it_is_told_to_all() {
     let api = Api::start();
@@ -147,6 +152,7 @@ fn an_interpreter_that_ends_while_code_waits_for_it_is_told_to_all() {
     ended_because(third, "");
 }
 
+/// spec: 15.26
 #[test]
 fn a_time_limit_interrupts_the_code_and_the_state_stays() {
     let api = Api::start();
@@ -181,6 +187,7 @@ fn a_time_limit_interrupts_the_code_and_the_state_stays() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn a_context_that_cannot_be_interrupted_ends_at_the_time_limit() {
     let api = Api::start();
@@ -212,6 +219,7 @@ fn a_context_that_cannot_be_interrupted_ends_at_the_time_limit() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn code_goes_on_when_its_client_leaves_and_its_output_is_nobody_elses() {
     let api = Api::start();
@@ -230,6 +238,7 @@ fn code_goes_on_when_its_client_leaves_and_its_output_is_nobody_elses() {
     assert!(fs::exists(&made).unwrap());
 }
 
+/// spec: 15.26
 #[test]
 fn a_fork_of_the_interpreter_runs_no_code_of_others() {
     let api = Api::start();
@@ -240,6 +249,7 @@ fn a_fork_of_the_interpreter_runs_no_code_of_others() {
     assert_eq!(done(&api, &context, "import os; print('once')").0, "once\n");
 }
 
+/// spec: 15.26
 #[test]
 fn a_context_outlives_the_server() {
     let mut api = Api::start();
@@ -260,6 +270,7 @@ fn a_context_outlives_the_server() {
     api.delete(&format!("/api/contexts/{context}")).ok();
 }
 
+/// spec: 15.26
 #[test]
 fn a_run_ends_beside_a_process_whose_output_has_no_end() {
     let api = Api::with(&["--output-limit", "1M"]);
@@ -273,6 +284,7 @@ fn a_run_ends_beside_a_process_whose_output_has_no_end() {
     assert_eq!(done(&api, &context, "print('end')").0, "end\n");
 }
 
+/// spec: 15.26
 #[test]
 fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
     let api = Api::with(&["--output-limit", "1M"]);
@@ -311,6 +323,7 @@ fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
     }
 }
 
+/// spec: 15.26
 #[test]
 fn a_run_whose_end_was_lost_in_later_output_ends() {
     let api = Api::with(&["--output-limit", "1M"]);
@@ -344,6 +357,7 @@ fn a_run_whose_end_was_lost_in_later_output_ends() {
     assert_eq!(done(&api, &context, "print('usable')").0, "usable\n");
 }
 
+/// spec: 15.26
 #[test]
 fn two_servers_send_code_to_one_context() {
     let api = Api::start();
@@ -369,6 +383,7 @@ fn two_servers_send_code_to_one_context() {
     drop(env);
 }
 
+/// spec: 15.26
 #[test]
 fn a_server_that_ends_says_so_and_the_code_goes_on() {
     let api = Api::start();
@@ -389,6 +404,7 @@ fn a_server_that_ends_says_so_and_the_code_goes_on() {
     env.assert_nothing_left();
 }
 
+/// spec: 15.26
 #[test]
 fn a_session_has_a_number_of_contexts() {
     let api = Api::start();
