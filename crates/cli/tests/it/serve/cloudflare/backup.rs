@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -71,7 +72,8 @@ fn a_directory_is_archived_and_restored() {
     restore(&api, &other).ok();
     assert_eq!(tree(&other), tree(&dir));
     for format in ["gzip", "zstd", "lz4"] {
-        if has_program(&[format, "--version"]) {
+        // A client asks for what the host has.
+        if Command::new(format).arg("--version").output().is_ok() {
             create(&api, &json!({ "compression": { "format": format, "threads": 2 } })).ok();
             restore(&api, &other).ok();
             assert_eq!(tree(&other), tree(&dir), "{format}");

