@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::post;
@@ -162,7 +163,7 @@ async fn restore(
 }
 
 /// Refuses to send an archive elsewhere: clients ask for that with a bucket of the platform.
-async fn upload_parts() -> ApiError {
+async fn upload_parts(_read: Bytes) -> ApiError {
     let message =
         "penfold sends no archive to a bucket; read it with `readFileStream`, or keep it on this host";
     ApiError::new(Code::BackupCreateFailed, message).status(StatusCode::NOT_IMPLEMENTED)

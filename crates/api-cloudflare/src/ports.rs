@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -40,7 +41,7 @@ pub(crate) fn routes() -> Router<ApiState> {
 }
 
 /// Refuses to give a port a public address: clients before 0.12 ask for one.
-async fn expose() -> ApiError {
+async fn expose(_read: Bytes) -> ApiError {
     let message =
         "penfold gives ports no public addresses; the port is reachable on the host's loopback addresses";
     ApiError::new(Code::PortOperationError, message).status(StatusCode::NOT_IMPLEMENTED)
