@@ -1,5 +1,8 @@
 //! `/api/backup/*`: a directory of the host as a tar archive, by the host's tar, in the sandbox of the session.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -7,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::post;
+use penfold_process::path_text::{path_of_text, path_text};
 use penfold_process::quote_words;
 use penfold_server::records::Outputs;
 use penfold_teardown::Cause;
@@ -28,36 +32,62 @@ const LIMIT: Duration = Duration::from_mins(30);
 const MOMENT: Duration = Duration::from_millis(100);
 /// The longest path.
 const LONGEST: usize = 4096;
-/// The variables with the paths.
+/// The variables with the paths, and with the place where an archive is written, or unpacked, until it is whole.
 const DIR: &str = "PENFOLD_BACKUP_DIR";
 const ARCHIVE: &str = "PENFOLD_BACKUP_ARCHIVE";
+const STAGE: &str = "PENFOLD_BACKUP_STAGE";
 
 /// An archive has its name once it is whole. tar exits with 1 if a file has changed while it was read.
-const CREATE: &str = r#"part=$PENFOLD_BACKUP_ARCHIVE.part
-\builtin command mkdir -p -- "${PENFOLD_BACKUP_ARCHIVE%/*}" || exit
-\builtin command tar --create --file "$part" -C "$PENFOLD_BACKUP_DIR" "${words[@]}" . || [ $? = 1 ] &&
-    \builtin command mv -T -- "$part" "$PENFOLD_BACKUP_ARCHIVE" && exec \stat -c %s -- "$PENFOLD_BACKUP_ARCHIVE"
-code=$?
-\builtin command rm -f -- "$part"
-exit "$code""#;
-/// Adds the files that git ignores to those that are left out.
-const LEAVE_OUT_IGNORED: &str = r#"words+=(--anchored --no-wildcards --exclude-from <(\builtin command git -C "$PENFOLD_BACKUP_DIR" \
-    -c core.quotePath=false ls-files --others --ignored --exclude-standard --directory 2> /dev/null |
-    \builtin command sed 's:/*$::; s:^:./:'))
+const CREATE: &str = r#"refuse() { \builtin echo "$1" >&2; \builtin exit 3; }
+[ -L "$PENFOLD_BACKUP_ARCHIVE" ] || { [ -e "$PENFOLD_BACKUP_ARCHIVE" ] && [ ! -f "$PENFOLD_BACKUP_ARCHIVE" ]; } &&
+    refuse "$PENFOLD_BACKUP_ARCHIVE is there, and no plain file"
+\builtin command mkdir -p -- "${PENFOLD_BACKUP_ARCHIVE%/*}" && (\builtin set -C && \builtin : > "$PENFOLD_BACKUP_STAGE") || \builtin exit
+\builtin command tar --create --sparse --file "$PENFOLD_BACKUP_STAGE" -C "$PENFOLD_BACKUP_DIR" "${words[@]}" \
+    --anchored --no-wildcards --exclude-from <(\builtin printf %s "${ignored:+$ignored
+}") . || [ $? = 1 ] &&
+    size=$(\builtin command stat -c %s -- "$PENFOLD_BACKUP_STAGE") &&
+    \builtin command mv -T -- "$PENFOLD_BACKUP_STAGE" "$PENFOLD_BACKUP_ARCHIVE" && \builtin printf %s "$size""#;
+/// Finds the files that git ignores, which are left out.
+const LEAVE_OUT_IGNORED: &str = r#"ignored=$(\builtin command git -C "$PENFOLD_BACKUP_DIR" -c core.quotePath=false \
+    ls-files --others --ignored --exclude-standard --directory 2> /dev/null | \builtin command sed 's:/*$::; s:^:./:')
 "#;
-/// The old content is removed only after the archive was unpacked beside it. tar itself recognises all formats but lz4.
-const RESTORE: &str = r#"\builtin command mkdir -p -- "$PENFOLD_BACKUP_DIR" || exit
-fresh=$(\builtin command mktemp -d -- "$PENFOLD_BACKUP_DIR/.penfold-restore-XXXXXX") || exit
+/// The old content is moved aside only after the archive was unpacked beside it, and moved back if that fails. tar itself recognises all
+/// formats but lz4, and takes the rest of an archive that is not compressed for a whole one. A lock, which ends with the processes, keeps
+/// a second restore away.
+const RESTORE: &str = r#"refuse() { \builtin echo "$1" >&2; \builtin exit 3; }
+[ -f "$PENFOLD_BACKUP_ARCHIVE" ] || refuse "$PENFOLD_BACKUP_ARCHIVE is no plain file"
 words=()
 read -r -a begin < <(\builtin command od -A n -t x1 -N 4 -- "$PENFOLD_BACKUP_ARCHIVE" 2> /dev/null)
-[ "${begin[*]}" = "04 22 4d 18" ] && words=(--use-compress-program=lz4)
-if ! \builtin command tar --extract --preserve-permissions "${words[@]}" --file "$PENFOLD_BACKUP_ARCHIVE" -C "$fresh"; then
-    \builtin command rm -rf -- "$fresh"
-    exit 2
+case "${begin[*]}" in
+    "04 22 4d 18") words=(--use-compress-program=lz4) ;;
+    "1f 8b "* | "28 b5 2f fd") ;;
+    *) [ -z "$(\builtin command tail -c 1024 -- "$PENFOLD_BACKUP_ARCHIVE" | \builtin command tr -d '\0')" ] &&
+        [ -n "$(\builtin command head -c 512 -- "$PENFOLD_BACKUP_ARCHIVE" | \builtin command tr -d '\0')" ] ||
+        refuse "$PENFOLD_BACKUP_ARCHIVE is no whole archive" ;;
+esac
+made=$PENFOLD_BACKUP_DIR
+[ -d "$made" ] && made=
+\builtin command mkdir -p -- "$PENFOLD_BACKUP_DIR" && \builtin exec {lock}< "$PENFOLD_BACKUP_DIR" || \builtin exit
+\builtin command flock --nonblock "$lock" || refuse "another restore works on $PENFOLD_BACKUP_DIR"
+undo() {
+    \builtin command rm -rf -- "$PENFOLD_BACKUP_STAGE"
+    [ -z "$made" ] || \builtin command rmdir -- "$made"
+    \builtin exit 2
+}
+\builtin command mkdir -- "$PENFOLD_BACKUP_STAGE" && \builtin command mkdir -- "$PENFOLD_BACKUP_STAGE"/{new,old} &&
+    \builtin command tar --extract --preserve-permissions "${words[@]}" --file "$PENFOLD_BACKUP_ARCHIVE" -C "$PENFOLD_BACKUP_STAGE/new" || undo
+move() {
+    \builtin command find "$1" -mindepth 1 -maxdepth 1 ! -name "${PENFOLD_BACKUP_STAGE##*/}" -exec \
+        mv -n -t "$2" -- {} +
+}
+is_aside=
+move "$PENFOLD_BACKUP_DIR" "$PENFOLD_BACKUP_STAGE/old" && is_aside=1
+if [ -z "$is_aside" ] || ! move "$PENFOLD_BACKUP_STAGE/new" "$PENFOLD_BACKUP_DIR"; then
+    [ -z "$is_aside" ] || move "$PENFOLD_BACKUP_DIR" "$PENFOLD_BACKUP_STAGE/new" 2> /dev/null
+    move "$PENFOLD_BACKUP_STAGE/old" "$PENFOLD_BACKUP_DIR" && undo
+    refuse "the old content is in $PENFOLD_BACKUP_STAGE"
 fi
-\builtin command find "$PENFOLD_BACKUP_DIR" -mindepth 1 -maxdepth 1 ! -name "${fresh##*/}" -exec rm -rf -- {} + &&
-    \builtin command find "$fresh" -mindepth 1 -maxdepth 1 -exec mv -t "$PENFOLD_BACKUP_DIR" -- {} + &&
-    exec \rmdir -- "$fresh""#;
+\builtin command rm -rf -- "$PENFOLD_BACKUP_STAGE" || refuse "the archive is restored; a part of the old content is in $PENFOLD_BACKUP_STAGE""#;
 
 /// The routes for backups.
 pub(crate) fn routes() -> Router<ApiState> {
@@ -106,6 +136,8 @@ struct RestoreRequest {
 struct Backup {
     dir: String,
     archive: String,
+    /// Where it is written, or unpacked, until it is whole.
+    stage: PathBuf,
     failure: Code,
     operation: &'static str,
 }
@@ -119,6 +151,7 @@ async fn create(
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     let backup = Backup {
         dir: request.dir,
+        stage: stage(Path::new(&request.archive_path).parent(), "backup"),
         archive: request.archive_path,
         failure: Code::BackupCreateFailed,
         operation: "backup.create",
@@ -132,7 +165,7 @@ async fn create(
     };
     let left_out = request.excludes.iter().filter_map(|pattern| exclude(pattern));
     let words = quote_words(compressed.into_iter().chain(left_out));
-    let ignored = if request.gitignore { LEAVE_OUT_IGNORED } else { "" };
+    let ignored = if request.gitignore { LEAVE_OUT_IGNORED } else { "ignored=\n" };
     let command = format!("words=({words})\n{ignored}{CREATE}");
     let archive = backup.archive.clone();
     let said = backup.carry_out(&api, &id, command).await?;
@@ -148,6 +181,7 @@ async fn restore(
 ) -> RouteResult {
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     let backup = Backup {
+        stage: stage(Some(Path::new(&request.dir)), "restore"),
         dir: request.dir,
         archive: request.archive_path,
         failure: Code::BackupRestoreFailed,
@@ -170,6 +204,17 @@ async fn upload_parts(_read: Bytes) -> ApiError {
 }
 
 impl Backup {
+    /// Removes what a tool has left that failed, or was ended with its session. Old content of a directory stays: returns where it is.
+    fn clear(&self) -> Option<String> {
+        let _ = fs::remove_file(&self.stage);
+        let old = self.stage.join("old");
+        if fs::read_dir(&old).is_ok_and(|mut entries| entries.next().is_some()) {
+            return Some(path_text(&old));
+        }
+        let _ = fs::remove_dir_all(&self.stage);
+        None
+    }
+
     fn invalid(&self, why: &str) -> ApiError {
         let error = ApiError::new(Code::InvalidBackupConfig, why).operation(self.operation);
         error.with("dir", self.dir.as_str()).with("archivePath", self.archive.as_str())
@@ -187,6 +232,8 @@ impl Backup {
                 "must have no `..`"
             } else if path.contains('\0') {
                 "has a NUL"
+            } else if path_of_text(path) != Path::new(path) {
+                "has a name that is not UTF-8, which backups do not take"
             } else {
                 continue;
             };
@@ -197,9 +244,10 @@ impl Backup {
 
     async fn carry_out(self, api: &ApiState, id: &SessionId, command: String) -> Result<Outputs, ApiError> {
         let session = sessions::obtain(api, id).await?;
+        let backup = Arc::new(self);
         let done = api.wait({
-            let session = session.clone();
-            move |api| self.run(api, &session, &command)
+            let (session, backup) = (session.clone(), Arc::clone(&backup));
+            move |api| backup.run(api, &session, &command)
         });
         let error = match done.await {
             Ok(said) => return Ok(said),
@@ -207,22 +255,28 @@ impl Backup {
         };
         // tar may end before the rest of a session that is deleted, and that is the cause then.
         let _turn = api.locks.lock(id.as_str()).await;
-        api.wait(move |_| if session.ends_within(MOMENT) { Err(session.destroyed()) } else { Err(error) })
-            .await
+        api.wait(move |_| {
+            let error = if session.ends_within(MOMENT) { session.destroyed() } else { error };
+            Err(backup.clear().into_iter().fold(error, |error, left| error.with("left", left)))
+        })
+        .await
     }
 
     fn run(&self, api: &Api, session: &Session, command: &str) -> Result<Outputs, ApiError> {
-        let env = [(DIR, &self.dir), (ARCHIVE, &self.archive)];
+        let stage = self.stage.display().to_string();
+        let env = [(DIR, &self.dir), (ARCHIVE, &self.archive), (STAGE, &stage)];
         let env: Environment = env.map(|(name, value)| (name.to_owned(), Some(value.clone()))).into();
         let (end, said) = run_tool(api, session, command, env, LIMIT).map_err(|error| match error {
             ToolError::Session(error) => error,
             ToolError::NotRun(why) => self.failed(&why),
             ToolError::Left(error) => error.operation(self.operation),
         })?;
-        if processes::code_of(end.exit) == 0 {
+        let code = processes::code_of(end.exit);
+        if code == 0 {
             return Ok(said);
         }
         let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        let why = if why.is_empty() { format!("exit code {code}") } else { why };
         Err(match end.cause {
             Some(Cause::Timeout) => self.failed("it took longer than 30 minutes"),
             _ => self.failed(&why),
@@ -230,9 +284,20 @@ impl Backup {
     }
 
     fn failed(&self, why: &str) -> ApiError {
-        let error = ApiError::new(self.failure.or_no_space(why), why).operation(self.operation);
+        // What tar says of a full disk.
+        let is_full = why.contains("Wrote only ");
+        let code = if is_full { Code::NoSpace } else { self.failure.or_no_space(why) };
+        let error = ApiError::new(code, why).operation(self.operation);
         error.with("dir", self.dir.as_str()).with("archivePath", self.archive.as_str())
     }
+}
+
+/// Returns a path below a directory that nothing else has.
+fn stage(dir: Option<&Path>, what: &str) -> PathBuf {
+    let mut random = [0; 16];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    let name = format!(".penfold-{what}-{:032x}", u128::from_le_bytes(random));
+    dir.unwrap_or(Path::new("/")).join(name)
 }
 
 /// Returns the word for tar that leaves out what a pattern of the reference means; `None` if that is nothing.
@@ -246,7 +311,7 @@ fn exclude(pattern: &str) -> Option<String> {
 }
 
 fn is_below(path: &str, dir: &str) -> bool {
-    std::path::Path::new(path).starts_with(dir)
+    Path::new(path).starts_with(dir)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{Api, Told};
-use crate::support::{has_program, wait_until};
+use crate::support::{has_program, is_root, wait_until};
 
 fn create(api: &Api, more: &Value) -> Told {
     let mut body =
@@ -141,20 +141,108 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
     api.post("/api/backup/upload-parts", &parts).fails(501, "BACKUP_CREATE_FAILED");
 }
 
+/// Puts a program in place of tar, for the session `s`.
+fn replace_tar(api: &Api, script: &str) {
+    let dir = api.path("programs");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(format!("{dir}/tar"), format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(format!("{dir}/tar"), fs::Permissions::from_mode(0o755)).unwrap();
+    api.out("s", &format!("PATH={dir}:$PATH"));
+}
+
 /// spec: 15.25
 #[test]
-fn a_backup_whose_session_is_deleted_says_so() {
+fn a_backup_whose_session_is_deleted_says_so_and_leaves_nothing() {
     let api = start();
-    api.out("s", &format!("mkdir {0}; mkfifo {0}/archive.part", api.path("made")));
-    std::thread::scope(|scope| {
-        // tar waits for a reader of the FIFO.
-        let archiving = scope.spawn(|| create(&api, &json!({})));
-        let tar = format!("tar --create --file {0}/archive.part -C {1} .", api.path("made"), api.path("dir"));
-        wait_until("tar runs", || api.env.is_running(&tar));
-        api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
-        archiving.join().unwrap().fails(410, "SESSION_DESTROYED");
-    });
+    let dir = api.path("dir");
+    create(&api, &json!({})).ok();
+    let before = tree(&dir);
+    let ways: [(&str, &(dyn Fn() -> Told + Sync)); 2] =
+        [("archive", &|| create(&api, &json!({}))), ("directory", &|| restore(&api, &dir))];
+    for (way, ask) in ways {
+        // It has written something.
+        replace_tar(&api, "/bin/tar \"$@\"; exec sleep 4818");
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(ask);
+            wait_until("tar runs", || api.env.is_running("sleep 4818"));
+            api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+            asking.join().unwrap().fails(410, "SESSION_DESTROYED");
+        });
+        assert_eq!(tree(&api.path("made")), ["archive"], "{way}");
+        assert_eq!(tree(&dir), before, "{way}");
+    }
     let Api { env, server } = api;
     server.end();
     env.assert_nothing_left();
+}
+
+/// spec: 15.25
+#[test]
+fn two_restores_of_one_directory_do_not_meet() {
+    let api = start();
+    let dir = api.path("dir");
+    create(&api, &json!({})).ok();
+    let before = tree(&dir);
+    replace_tar(
+        &api,
+        &format!("/bin/tar \"$@\"; [ -e {0} ] || {{ : > {0}; exec sleep 4819; }}", api.path("first")),
+    );
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| restore(&api, &dir));
+        wait_until("the first one unpacks", || api.env.is_running("sleep 4819"));
+        let error = restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
+        assert!(error["message"].as_str().unwrap().contains("another restore works on"), "{error}");
+        for sleep in api.env.running("sleep 4819") {
+            sleep.signal(rustix::process::Signal::TERM);
+        }
+        first.join().unwrap().fails(500, "BACKUP_RESTORE_FAILED");
+    });
+    assert_eq!(tree(&dir), before);
+    restore(&api, &dir).ok();
+}
+
+/// spec: 15.25
+#[test]
+fn what_cannot_be_replaced_stays_as_it_was() {
+    let api = start();
+    let (dir, archive) = (api.path("dir"), api.path("made/archive"));
+    create(&api, &json!({})).ok();
+    fs::write(format!("{dir}/later"), "later").unwrap();
+    // Old content that cannot be moved, among others that can.
+    if is_root() {
+        fs::create_dir(format!("{dir}/mounted")).unwrap();
+        let mounted = format!("{dir}/mounted");
+        rustix::mount::mount("none", &mounted, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        let before = tree(&dir);
+        restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
+        assert_eq!(tree(&dir), before);
+        rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+    let before = tree(&dir);
+    let whole = fs::read(&archive).unwrap();
+    for cut in [0, 512, 1024, whole.len() / 1024 * 512] {
+        fs::write(&archive, &whole[..cut]).unwrap();
+        restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
+        fs::write(&archive, vec![0; 20_480]).unwrap();
+        restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
+    }
+    assert_eq!(tree(&dir), before);
+    // A directory that was made for an archive that is none goes again.
+    fs::write(&archive, [b"\x1f\x8b\x08", &whole[..100]].concat()).unwrap();
+    restore(&api, &api.path("fresh")).fails(500, "BACKUP_RESTORE_FAILED");
+    assert!(!fs::exists(api.path("fresh")).unwrap());
+    // An archive takes the place of a plain file only, and another file beside it stays.
+    let (special, target) = (api.path("special"), api.path("target"));
+    fs::write(&target, "mine").unwrap();
+    symlink(&target, &special).unwrap();
+    fs::write(format!("{special}.part"), "mine, too").unwrap();
+    create(&api, &json!({ "archivePath": special })).fails(500, "BACKUP_CREATE_FAILED");
+    assert_eq!(fs::read_to_string(&special).unwrap(), "mine");
+    create(&api, &json!({ "archivePath": "/dev/null" })).fails(500, "BACKUP_CREATE_FAILED");
+    let other = api.path("made/other");
+    fs::write(&other, "old").unwrap();
+    create(&api, &json!({ "archivePath": other })).ok();
+    assert!(fs::metadata(&other).unwrap().len() > 1024);
+    create(&api, &json!({ "dir": format!("{dir}/\u{fffd}fc") })).fails(400, "INVALID_BACKUP_CONFIG");
+    assert_eq!(tree(&api.path("made")), ["archive", "other"]);
 }
