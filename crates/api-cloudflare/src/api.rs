@@ -74,6 +74,22 @@ impl Api {
         done.map_err(|error| ApiError::internal(&error))?
     }
 
+    /// Runs a command to its end on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of the work; 429 if as many commands run as can run, or there is no room for a thread.
+    pub(crate) async fn run<T: Send + 'static>(
+        self: &Arc<Api>,
+        work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = self.app.engine.command_place().ok_or_else(ApiError::too_many_commands)?;
+        self.wait(move |api| {
+            let _place = place;
+            work(api)
+        })
+        .await
+    }
+
     /// Does work that may wait for long on a thread of its own.
     ///
     /// # Errors

@@ -245,7 +245,7 @@ impl Backup {
     async fn carry_out(self, api: &ApiState, id: &SessionId, command: String) -> Result<Outputs, ApiError> {
         let session = sessions::obtain(api, id).await?;
         let backup = Arc::new(self);
-        let done = api.wait({
+        let done = api.run({
             let (session, backup) = (session.clone(), Arc::clone(&backup));
             move |api| backup.run(api, &session, &command)
         });

@@ -173,6 +173,11 @@ impl ApiError {
         )
     }
 
+    /// The server runs as many commands as it can.
+    pub(crate) fn too_many_commands() -> ApiError {
+        ApiError::overload(Code::InternalError, "this server runs as many commands as it can".to_owned())
+    }
+
     /// An operation of penfold or of the host failed.
     pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
         let message = penfold_state::error_chain(error);

@@ -101,7 +101,7 @@ async fn checkout(
     let id = SessionId::of_command(request.session_id.as_deref(), &headers, &uri)?;
     let wanted = request.check()?;
     let session = sessions::obtain(&api, &id).await?;
-    let cloned = api.wait({
+    let cloned = api.run({
         let session = session.clone();
         move |api| {
             wanted.carry_out(api, &session)?;

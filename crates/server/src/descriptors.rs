@@ -11,6 +11,8 @@ use crate::refusal::Refusal;
 const OF_STREAM: usize = 8;
 /// What the end of something takes besides its connection: the record, the supervisor, a process.
 const OF_END: usize = 4;
+/// What a command of a shell takes besides its connection, as long as it runs: the record, its session, its log.
+const OF_COMMAND: usize = 6;
 /// What short work takes at one time: directories, a file of a record, the ends of pipes.
 const OF_CALL: usize = 8;
 /// What the server itself has open: listening sockets, the log, the runtime, the watch of the state root.
@@ -27,6 +29,8 @@ pub(crate) struct Shares {
     pub streams: usize,
     /// The requests at one time that end something.
     pub ends: usize,
+    /// The commands at one time whose end a request waits for.
+    pub commands: usize,
     /// The short work at one time; more waits.
     pub calls: usize,
 }
@@ -39,17 +43,19 @@ impl Shares {
     }
 
     fn of(limit: usize) -> Shares {
-        let spare = (limit / 4).clamp(16, 1024);
+        let spare = (limit / 4).clamp(16, 768);
         let streams = ((limit / 2).saturating_sub(spare) / OF_STREAM).clamp(1, 512);
-        let ends = (limit / (4 * OF_END)).clamp(1, 1024);
+        let ends = (limit / (8 * OF_END)).clamp(1, 1024);
+        let commands = (limit / (8 * OF_COMMAND)).clamp(1, 512);
         let reserved = (spare / 8).min(16);
-        let taken = spare + streams * OF_STREAM + ends * OF_END;
+        let taken = spare + streams * OF_STREAM + ends * OF_END + commands * OF_COMMAND;
         let for_calls = spare.saturating_sub(OWN + 2 * reserved);
         Shares {
             connections: limit.saturating_sub(taken).max(1),
             reserved,
             streams,
             ends,
+            commands,
             calls: (for_calls / OF_CALL).max(1),
         }
     }
@@ -89,8 +95,8 @@ mod tests {
     #[test]
     fn no_share_takes_the_descriptors_of_another() {
         for limit in [64, 100, 256, 1000, 1024, 4096, 20_000, 524_288, usize::MAX] {
-            let Shares { connections, reserved, streams, ends, calls } = Shares::of(limit);
-            let work = streams * OF_STREAM + ends * OF_END;
+            let Shares { connections, reserved, streams, ends, commands, calls } = Shares::of(limit);
+            let work = streams * OF_STREAM + ends * OF_END + commands * OF_COMMAND;
             let all = connections + 2 * reserved + work;
             assert!(all <= limit, "{limit}");
             let own = OWN.min(limit / 4);
@@ -98,7 +104,14 @@ mod tests {
             assert!(connections >= (limit / 4).min(1024) && reserved > 0, "{limit}: {connections}");
         }
         // What a server has by default on most hosts.
-        let usual = Shares { connections: usize::MAX, reserved: 16, streams: 512, ends: 1024, calls: 121 };
+        let usual = Shares {
+            connections: usize::MAX,
+            reserved: 16,
+            streams: 512,
+            ends: 1024,
+            commands: 512,
+            calls: 89,
+        };
         let large = Shares::of(1 << 20);
         assert_eq!(Shares { connections: usize::MAX, ..large }, usual);
     }

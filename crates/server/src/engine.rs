@@ -85,6 +85,7 @@ struct Shared {
     calls: Arc<Semaphore>,
     followers: Arc<Semaphore>,
     enders: Arc<Semaphore>,
+    commands: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     large_bodies: Arc<Semaphore>,
 }
@@ -97,7 +98,7 @@ const LARGE_BODIES: usize = 2;
 impl Engine {
     /// Makes the engine of a server with these settings.
     pub(crate) fn new(config: &Config, metrics: &Metrics) -> Engine {
-        let Shares { streams, ends, calls, .. } = Shares::of_process();
+        let Shares { streams, ends, commands, calls, .. } = Shares::of_process();
         let shared = Shared {
             program: config.program.clone(),
             environment: Arc::new(config.environment.clone()),
@@ -107,6 +108,7 @@ impl Engine {
             calls: Arc::new(Semaphore::new(calls)),
             followers: Arc::new(Semaphore::new(streams)),
             enders: Arc::new(Semaphore::new(ends)),
+            commands: Arc::new(Semaphore::new(commands)),
             watches: Arc::new(Semaphore::new(WATCHES)),
             large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
         };
@@ -151,6 +153,11 @@ impl Engine {
     /// A place for one more stream or wait; `None` when there are as many as there can be.
     pub fn follower(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.shared.followers).try_acquire_owned().ok()
+    }
+
+    /// A place for one more command whose end a request waits for; `None` when there are as many as there can be.
+    pub fn command_place(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.shared.commands).try_acquire_owned().ok()
     }
 
     /// A place for one more watched directory tree; `None` when there are as many as there can be.

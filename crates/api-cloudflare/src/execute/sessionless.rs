@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> RouteResult {
     let sandbox = sessions::obtain(api, id).await?;
     let limit = api.output_limit();
-    api.wait(move |api| {
+    api.run(move |api| {
         // Commands whose server was killed.
         processes::make_room(api, &sandbox.files);
         run(&sandbox.files, wanted, limit)

@@ -18,7 +18,7 @@ use super::output::Done;
 pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> RouteResult {
     let session = sessions::obtain(api, id).await?;
     let output_limit = api.output_limit();
-    let done = api.wait(move |api| {
+    let done = api.run(move |api| {
         let done = run(&session, wanted, output_limit);
         if done.as_ref().is_err_and(|error| error.code() == Code::SessionTerminated) {
             api.lost_shells.note(session.files.name());

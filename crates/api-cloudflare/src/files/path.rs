@@ -40,6 +40,7 @@ pub(crate) async fn resolve(
 ) -> Result<PathBuf, ApiError> {
     let invalid =
         |why: &str| Err(ApiError::new(Code::ValidationFailed, format!("{field} {why}")).with("field", field));
+    let is_named = session.is_some();
     let session = SessionId::new(session)?;
     let path = match path {
         None | Some("") => return invalid("is missing"),
@@ -48,5 +49,11 @@ pub(crate) async fn resolve(
     if path.as_os_str().as_encoded_bytes().contains(&0) {
         return invalid("contains a NUL");
     }
-    if path.is_absolute() { Ok(path) } else { Ok(sessions::directory(api, &session).await?.join(path)) }
+    if path.is_absolute() {
+        if is_named {
+            api.call(move |api| Ok(sessions::begin_use(api, Some(session.as_str())))).await?;
+        }
+        return Ok(path);
+    }
+    Ok(sessions::directory(api, &session).await?.join(path))
 }

@@ -32,6 +32,8 @@ use super::language::Language;
 const FLUSH: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The time in which a sandbox that is ended by others ends after a context of it.
 const MOMENT: Duration = Duration::from_millis(100);
+/// The time after its limit in which an interpreter has ended code, or itself; one that is stopped does neither.
+const LATE: Duration = Duration::from_secs(4);
 /// The first time between two requests to write the marks again, and the longest one.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -73,6 +75,7 @@ pub(super) async fn answer_with_run(
         last: None,
         token: token.clone(),
         next_ask: None,
+        is_killed: false,
         unsent: Arc::clone(&unsent),
     };
     let held = Arc::clone(&place);
@@ -154,6 +157,8 @@ struct Run {
     token: String,
     /// After a loss of output: when the interpreter is asked for its marks again, and the pause after that.
     next_ask: Option<(Instant, Duration)>,
+    /// Whether its context was killed because the interpreter did not keep the limit itself.
+    is_killed: bool,
     /// Why the request did not reach the interpreter.
     unsent: Arc<OnceLock<String>>,
 }
@@ -220,6 +225,7 @@ impl Run {
             }
             log_stream::Piece::Silence => {
                 self.ask_again();
+                self.end_late();
                 Ok(())
             }
         }
@@ -245,6 +251,15 @@ impl Run {
         }
     }
 
+    /// Kills the context of code that goes on long after its time limit.
+    fn end_late(&mut self) {
+        let late = self.limit.zip(self.begun).is_some_and(|(limit, begun)| begun.elapsed() > limit + LATE);
+        if late && !self.is_killed {
+            let killed = execs::begin_kill(&self.context.exec.files, self.context.number());
+            self.is_killed = killed.is_ok();
+        }
+    }
+
     /// The last event of a run whose end did not come.
     fn broken_off(&self, end: Option<ObservedEnd>) -> Value {
         let limit = self.limit.filter(|&limit| self.begun.is_some_and(|begun| begun.elapsed() >= limit));
@@ -253,7 +268,7 @@ impl Run {
                 let why = self.unsent.get().map_or("its interpreter does not answer", String::as_str);
                 error_event("InterpreterEnded", &format!("the code was not run: {why}"))
             }
-            (Some(end), _) if !self.is_by_itself(end) => {
+            (Some(end), _) if !self.is_killed && !self.is_by_itself(end) => {
                 error_event("InterpreterEnded", "the context was ended while its code ran")
             }
             (Some(_), Some(limit)) => {

@@ -19,6 +19,8 @@ use super::find::{self, API, CLOUDFLARE, SESSION, SHELL, Session, TIMEOUT};
 
 /// The time that a kill may take until the survivors are reported.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The time that what runs in a session gets at its idle limit: an interactive shell, for one, takes no TERM.
+const GRACE: Duration = Duration::from_secs(2);
 /// The directory of a session, if it exists.
 const WORKSPACE: &str = "/workspace";
 /// The tries to make a session while another server makes or ends it.
@@ -172,6 +174,7 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
     }
     if let Some(idle) = api.app.config.limits.session_idle {
         spec.lease_ms = Some(whole_millis(idle));
+        spec.grace_ms = Some(whole_millis(GRACE));
         spec.labels.insert(IDLE.to_owned(), whole_millis(idle).to_string());
     }
     for name in ["LANG", "LC_ALL"] {

@@ -64,7 +64,7 @@ fn a_session_ends_by_its_idle_limit_without_a_server() {
 #[test]
 fn a_session_that_a_client_uses_does_not_end() {
     let mut api = Api::with(&["--session-idle", "2s"]);
-    let mut ways = vec!["execute", "stream", "terminal", "watch", "asking"];
+    let mut ways = vec!["execute", "stream", "terminal", "watch", "asking", "files"];
     if has_program(&["python3", "--version"]) {
         ways.push("code");
     }
@@ -87,7 +87,10 @@ fn a_session_that_a_client_uses_does_not_end() {
                 assert!(String::from_utf8_lossy(&told.body).contains("execution_complete"), "{told:?}");
             });
         }
-        wait_until("the process that is asked for has ended", || api.status("asked").0 != "running");
+        wait_until("the process that is asked for has ended", || {
+            api.post("/api/exists", &json!({ "path": "/", "sessionId": "files" })).ok();
+            api.status("asked").0 != "running"
+        });
     });
     stream.await_output("end");
     let now = |way: &str| cause(&api.env, way);
@@ -105,6 +108,27 @@ fn a_session_that_a_client_uses_does_not_end() {
     }
     let Api { env, server } = api;
     server.end();
+    env.assert_nothing_left();
+}
+
+/// spec: 15.24
+#[test]
+fn a_client_that_has_left_uses_its_session_no_more() {
+    let api = Api::with(&["--session-idle", "1s"]);
+    api.process("stream", "p", "sleep 4820");
+    let stream = api.follow("p");
+    let terminal = WebSocket::open(&api.server, "/ws/pty?sessionId=terminal");
+    let (_, watched) = watch_new(&api, "watched", &json!({ "sessionId": "stream" }));
+    let left = Instant::now();
+    drop((stream, terminal, watched));
+    for way in ["stream", "terminal"] {
+        wait_until("the session has ended", || cause(&api.env, way) == "ttl");
+    }
+    assert!(left.elapsed() < Duration::from_secs(6), "{:?}", left.elapsed());
+    let Api { env, server } = api;
+    server.end();
+    env.call(["rm", "--all", "-f"]).with_code(0);
+    env.call(["gc", "-f"]).with_code(0);
     env.assert_nothing_left();
 }
 

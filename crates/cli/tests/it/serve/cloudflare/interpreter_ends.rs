@@ -474,3 +474,21 @@ fn a_session_has_a_number_of_contexts() {
 fn error_of(api: &Api, context: &str) -> Value {
     error(api, context, "import os; os._exit(0)")
 }
+
+/// spec: 15.26
+#[test]
+fn a_time_limit_ends_a_context_whose_interpreter_is_stopped() {
+    if !has_interpreters() {
+        return;
+    }
+    let api = Api::start();
+    for (language, code) in [
+        ("python", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"),
+        ("javascript", "process.kill(process.pid, 'SIGSTOP')"),
+    ] {
+        let context = context(&api, language);
+        let events = begin(&api, &json!({ "context_id": context, "code": code, "timeout_ms": 300 })).rest();
+        assert_eq!(events.last().unwrap()["ename"], "TimeoutError", "{events:?}");
+        api.delete(&format!("/api/contexts/{context}")).ok();
+    }
+}
