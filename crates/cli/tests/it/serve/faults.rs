@@ -362,6 +362,44 @@ fn many_requests_with_few_descriptors_get_no_wrong_answer() {
     native::delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
 }
 
+/// spec: 15.15
+#[test]
+fn many_commands_with_few_descriptors_get_no_wrong_answer() {
+    let env = TestEnv::new();
+    let path = env.path("work/api.sock");
+    let mut command = env.command("sh");
+    command.args(["-c", "ulimit -n 128; exec \"$@\"", "sh"]).arg(crate::support::penfold());
+    command.arg("--root").arg(env.root()).args(["serve", "--api", "cloudflare", "--listen"]);
+    command.arg(format!("unix:{}", path.display()));
+    let server = Server { running: crate::support::Running::start(&mut command), place: Place::Unix(path) };
+    wait_until("the server listens", || server.try_connect().is_ok());
+    let api = Api { env, server };
+    for session in 0..4 {
+        api.out(&format!("s{session}"), "A=1");
+    }
+    let begun = std::sync::Barrier::new(28);
+    let asked = |number: usize| {
+        begun.wait();
+        (0..5).map(|_| api.run(&format!("s{}", number % 4), "echo $A")).collect::<Vec<_>>()
+    };
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..28).map(|number| scope.spawn(move || asked(number))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let wrong: Vec<_> = told.iter().filter(|told| ![200, 429].contains(&told.status)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(told.iter().any(|told| told.status == 200));
+    for session in 0..4 {
+        let name = format!("s{session}");
+        wait_until("there is room again", || api.run(&name, "echo $A").status == 200);
+        assert_eq!(api.out(&name, "echo $A"), "1\n");
+        api.post("/api/session/delete", &json!({ "sessionId": name })).ok();
+    }
+    let Api { env, server } = api;
+    server.end();
+    env.assert_nothing_left();
+}
+
 #[test]
 fn a_server_without_descriptors_refuses_clearly_and_recovers() {
     let env = TestEnv::new();
