@@ -79,7 +79,10 @@ fn only_reads(method: &Method, path: &str) -> bool {
 fn does_end(method: &Method, path: &str) -> bool {
     match path {
         "/api/session/delete" => *method == Method::POST,
-        _ => *method == Method::DELETE && path.starts_with("/api/process/"),
+        _ => {
+            *method == Method::DELETE
+                && ["/api/process/", "/api/contexts/"].iter().any(|of| path.starts_with(of))
+        }
     }
 }
 

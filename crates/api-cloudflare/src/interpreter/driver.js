@@ -17,6 +17,8 @@
 
   const LONGEST_PART = 4000;
   const LARGEST_EVENT = 16 << 20;
+  // The characters of an error that are sent.
+  const LONGEST_ERROR = 1 << 20;
   const MOST_INCOMPLETE = 16;
   // The milliseconds that code has to end by itself after its time limit.
   const GRACE = 2000;
@@ -182,13 +184,24 @@
     }
     send({ type: 'result', text: inspect(value, { depth: null, maxArrayLength: 10_000, maxStringLength: null }), metadata: {} });
   };
-  const sendError = (error) => {
+  const describeError = (error) => {
     const isError = typeof error === 'object' && error !== null && 'message' in error;
     const ename = isError ? String(error.name ?? 'Error') : 'Error';
     const evalue = isError ? String(error.message) : inspect(error);
     const stack = isError && error.stack ? String(error.stack) : `${ename}: ${evalue}`;
     const own = stack.split('\n').filter((line) => !/ at (new Promise \(<anonymous>\)|.*(\[eval|node:|evalmachine))/.test(line));
-    send({ type: 'error', ename, evalue, traceback: own });
+    let room = LONGEST_ERROR;
+    const traceback = own.map((line) => line.slice(0, Math.max(0, (room -= line.length) + line.length)));
+    return { type: 'error', ename, evalue: evalue.slice(0, LONGEST_ERROR), traceback: traceback.filter(Boolean) };
+  };
+  const sendError = (error) => {
+    let event;
+    try {
+      event = describeError(error);
+    } catch {
+      event = { type: 'error', ename: 'Error', evalue: 'its message cannot be made', traceback: [] };
+    }
+    send(event);
   };
 
   const run = async ({ code, language, limit }) => {
@@ -208,9 +221,12 @@
   const answer = async (ofRequest, request) => {
     token = ofRequest;
     for (const descriptor of outputs) mark('(', '', descriptor);
-    if (typeof request.code === 'string') await run(request);
-    else send({ type: 'ready', typescript: typeof stripTypeScriptTypes === 'function' });
-    for (const descriptor of outputs) mark(')', '', descriptor);
+    try {
+      if (typeof request.code === 'string') await run(request);
+      else send({ type: 'ready', typescript: typeof stripTypeScriptTypes === 'function' });
+    } finally {
+      for (const descriptor of outputs) mark(')', '', descriptor);
+    }
   };
 
   const report = (error) => streams[1].write(`Uncaught ${inspect(error)}\n`);
@@ -236,7 +252,7 @@
       // Its beginning was dropped.
       return;
     }
-    turn = turn.then(() => answer(ofRequest, request));
+    turn = turn.then(() => answer(ofRequest, request)).catch(report);
   };
   const source = new net.Socket({ fd: input, readable: true, writable: false });
   source.setEncoding('latin1');

@@ -22,6 +22,8 @@ def serve():
 
     LONGEST_PART = 4000
     LARGEST_EVENT = 16 << 20
+    # The characters of an error that are sent.
+    LONGEST_ERROR = 1 << 20
     MOST_INCOMPLETE = 16
     MOST_SOURCES = 256
     # The seconds that code has to end by itself after its time limit.
@@ -55,9 +57,9 @@ def serve():
         write(descriptor, b"\x1e" + state["token"] + kind + payload + b"\n")
 
     def flush():
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
+                getattr(sys, name).flush()
             except Exception:
                 pass
 
@@ -99,13 +101,24 @@ def serve():
             return None, None
         return made if isinstance(made, tuple) and len(made) == 2 else (made, None)
 
+    def is_content(kind, content):
+        return isinstance(content, (str, bytes, bytearray)) or (kind == "json" and content is not None)
+
     def formats(value):
+        try:
+            found = described_formats(value)
+            return {kind: pair for kind, pair in found.items() if is_content(kind, pair[0])}
+        except Exception:
+            # An object that answers every attribute answers these, too.
+            return {}
+
+    def described_formats(value):
         found = {}
         if isinstance(value, type):
             return found
         if hasattr(value, "_repr_mimebundle_"):
             bundle, metadata = described(value, "_repr_mimebundle_", None, None)
-            for name, content in (bundle or {}).items():
+            for name, content in (bundle if isinstance(bundle, dict) else {}).items():
                 if name in types_of_kinds:
                     found[types_of_kinds[name]] = (content, (metadata or {}).get(name))
         for kind in kinds:
@@ -126,6 +139,12 @@ def serve():
         shown = [kind for kind in kinds if kind in found]
         for kind in shown:
             content, metadata = found[kind]
+            if kind == "json":
+                try:
+                    encode(content)
+                except (TypeError, ValueError, RecursionError):
+                    shown = []
+                    break
             if isinstance(content, (bytes, bytearray)):
                 content = base64.b64encode(content).decode()
             result(kind, content, metadata if isinstance(metadata, dict) else None)
@@ -210,18 +229,18 @@ def serve():
     def send_error(error):
         try:
             lines = lines_of(error)
-        except Exception:
+        except BaseException:
             lines = [type(error).__name__]
         try:
             message = str(error)
-        except Exception:
+        except BaseException:
             message = "its message cannot be made"
         send(
             {
                 "type": "error",
                 "ename": type(error).__name__,
-                "evalue": message,
-                "traceback": "".join(lines).rstrip("\n").split("\n"),
+                "evalue": message[:LONGEST_ERROR],
+                "traceback": "".join(lines)[:LONGEST_ERROR].rstrip("\n").split("\n"),
             }
         )
 
@@ -260,7 +279,7 @@ def serve():
 
     def prepare():
         for name, descriptor in (("stdout", outputs[0]), ("stderr", outputs[1])):
-            if getattr(getattr(sys, name), "closed", True):
+            if getattr(getattr(sys, name, None), "closed", True):
                 fresh = open(os.dup(descriptor), "w", encoding="utf-8", errors="backslashreplace")
                 fresh.reconfigure(line_buffering=True)
                 setattr(sys, name, fresh)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use penfold_control::execs::{self, ExecError, ExecStart};
 use penfold_server::execs::discard_exec;
@@ -22,6 +23,8 @@ use super::frames::new_token;
 use super::hello;
 use super::language::Language;
 
+/// The time in which a session that is ended by others ends after a context of it.
+const MOMENT: Duration = Duration::from_millis(100);
 /// The contexts of a session that may run at one time.
 const MOST: usize = 32;
 /// The directory that clients name unless their users name another one. It may be missing.
@@ -137,6 +140,7 @@ pub(super) async fn create_context(
     let language = wanted.language;
     let context = {
         let _turn = api.locks.lock(&format!("{}\ncontexts", id.as_str())).await;
+        let session = session.clone();
         api.wait(move |api| wanted.start(api, &session, &directory)).await?
     };
     let error = match hello::greet_context(api, &context).await {
@@ -145,7 +149,8 @@ pub(super) async fn create_context(
         Err(error) => error,
     };
     end::end_context(api, context).await?;
-    Err(error)
+    // It may have been ended before the rest of a session that is deleted.
+    api.wait(move |_| Err(if session.ends_within(MOMENT) { session.destroyed() } else { error })).await
 }
 
 /// Returns the context for the code of requests without one, and makes it if there is none.

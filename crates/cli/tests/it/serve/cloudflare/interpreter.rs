@@ -483,3 +483,36 @@ fn a_host_without_an_interpreter_says_what_to_install() {
     assert!(error["message"].as_str().unwrap().ends_with("broken"), "{error}");
     assert_eq!(api.get("/api/contexts").ok()["contexts"], json!([]));
 }
+
+/// spec: 15.26
+#[test]
+fn values_and_errors_of_any_kind_are_told_and_the_context_goes_on() {
+    if !has_interpreters() {
+        return;
+    }
+    let api = Api::start();
+    let python = context(&api, "python");
+    for (code, part) in [
+        ("from unittest.mock import Mock; Mock()", "<Mock id="),
+        ("from unittest.mock import MagicMock; MagicMock()", "<MagicMock id="),
+        (
+            "class Any:\n def __getattr__(self, name): raise KeyError(name)\n def __repr__(self): return 'any'\nAny()",
+            "any",
+        ),
+    ] {
+        let (_, results) = done(&api, &python, code);
+        assert!(results[0]["text"].as_str().unwrap().contains(part), "{code}: {results:?}");
+    }
+    let told = error(&api, &python, "raise Exception('x' * 20_000_000)");
+    assert_eq!((&told["ename"], told["evalue"].as_str().unwrap().len()), (&json!("Exception"), 1 << 20));
+    let code = "class Odd(Exception):\n def __str__(self): raise SystemExit\nraise Odd()";
+    assert_eq!(error(&api, &python, code)["ename"], "Odd");
+    done(&api, &python, "import sys; del sys.stdout");
+    assert_eq!(done(&api, &python, "print('again')").0, "again\n");
+    let javascript = context(&api, "javascript");
+    let told = error(&api, &javascript, "throw new Error('x'.repeat(20_000_000))");
+    assert_eq!((&told["ename"], told["evalue"].as_str().unwrap().len()), (&json!("Error"), 1 << 20));
+    let code = "throw { get message() { throw 1; } }";
+    assert_eq!(error(&api, &javascript, code)["evalue"], "its message cannot be made");
+    assert_eq!(done(&api, &javascript, "console.log('again')").0, "again\n");
+}
