@@ -1,6 +1,7 @@
 //! `/api/backup/*`: a directory of the host as a tar archive, by the host's tar, in the sandbox of the session.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use axum::routing::post;
 use penfold_process::path_text::{path_of_text, path_text};
 use penfold_process::quote_words;
 use penfold_server::records::Outputs;
+use penfold_state::clear::clear_directory;
 use penfold_teardown::Cause;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -211,7 +214,11 @@ impl Backup {
         if fs::read_dir(&old).is_ok_and(|mut entries| entries.next().is_some()) {
             return Some(path_text(&old));
         }
-        let _ = fs::remove_dir_all(&self.stage);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Ok(stage) = rustix::fs::open(&self.stage, flags, Mode::empty()) {
+            let _ = clear_directory(stage.as_fd(), &[]);
+            let _ = fs::remove_dir(&self.stage);
+        }
         None
     }
 
