@@ -48,6 +48,7 @@ pub(crate) enum Code {
     InterpreterNotReady,
     PythonNotAvailable,
     ExecutionError,
+    ControlProtocolIncompatible,
     UnknownError,
     InternalError,
 }
@@ -99,6 +100,9 @@ impl Code {
             Code::InterpreterNotReady => ("INTERPRETER_NOT_READY", StatusCode::SERVICE_UNAVAILABLE),
             Code::PythonNotAvailable => ("PYTHON_NOT_AVAILABLE", StatusCode::NOT_IMPLEMENTED),
             Code::ExecutionError => ("CODE_EXECUTION_ERROR", INTERNAL),
+            Code::ControlProtocolIncompatible => {
+                ("CONTROL_PROTOCOL_INCOMPATIBLE", StatusCode::SERVICE_UNAVAILABLE)
+            }
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

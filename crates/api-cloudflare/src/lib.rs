@@ -1,7 +1,7 @@
 //! The Cloudflare Sandbox API, at `/`, as a [`Dialect`] of the server: the wire format of the reference, with penfold's guarantees behind it.
 //!
 //! - `request`, `ids`, `answer`, `error`, `sse` — the wire: bodies, ids, answers, errors, events.
-//! - `files`, `info` — routes that need no sandbox.
+//! - `files`, `info`, `runtime` — routes that need no sandbox.
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell.
 //! - `ports` — waits for a port; `git` — clones a repository.
@@ -39,6 +39,7 @@ mod pty;
 mod remaining;
 mod request;
 mod rpc;
+mod runtime;
 mod sessions;
 mod sse;
 mod time;
@@ -110,7 +111,8 @@ fn router(app: AppState) -> Router {
         .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
-    let for_calls = routes.clone().merge(files::stream_routes());
+    let for_calls =
+        routes.clone().merge(files::stream_routes()).merge(runtime::routes()).merge(ports::call_routes());
     let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
     finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)).merge(rpc::routes(for_calls)), &api)
 }

@@ -40,6 +40,14 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/api/exposed-ports/{port}", delete(unexpose))
 }
 
+/// Waits for a port, as clients from 0.13 on ask for it. Only calls over `/rpc` reach this route.
+pub(crate) const OPEN_WATCH: &str = "/rpc/port-watch";
+
+/// The route of [`OPEN_WATCH`].
+pub(crate) fn call_routes() -> Router<ApiState> {
+    Router::new().route("/rpc/port-watch", post(open_watch))
+}
+
 /// Refuses to give a port a public address: clients before 0.12 ask for one.
 async fn expose(_read: Bytes) -> ApiError {
     let message =
@@ -65,6 +73,15 @@ struct WatchRequest {
     status_max: Option<u16>,
     process_id: Option<String>,
     interval: Option<u64>,
+    /// The statuses that count, as clients from 0.13 on say it.
+    status: Option<Statuses>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum Statuses {
+    One(u16),
+    Range { min: u16, max: u16 },
 }
 
 /// What is waited for.
@@ -106,9 +123,24 @@ impl WatchRequest {
 }
 
 async fn watch(State(api): State<ApiState>, Parsed(request): Parsed<WatchRequest>) -> RouteResult {
-    let watch = request.check()?;
+    answer_watch(&api, request.check()?)
+}
+
+async fn open_watch(State(api): State<ApiState>, Parsed(mut request): Parsed<WatchRequest>) -> RouteResult {
+    request.mode.get_or_insert_with(|| "tcp".to_owned());
+    if let Some(statuses) = request.status {
+        let (min, max) = match statuses {
+            Statuses::One(status) => (status, status),
+            Statuses::Range { min, max } => (min, max),
+        };
+        (request.status_min, request.status_max) = (Some(min), Some(max));
+    }
+    answer_watch(&api, request.check()?)
+}
+
+fn answer_watch(api: &ApiState, watch: PortWatch) -> RouteResult {
     let place = api.app.engine.follower().ok_or_else(ApiError::too_many_streams)?;
-    let theirs = Arc::clone(&api);
+    let theirs = Arc::clone(api);
     let made = sent_body::woken_body(move |sink| {
         let _place = place;
         watch.write(sink, &theirs)

@@ -1,8 +1,9 @@
 //! `/rpc`: the methods of the reference over one WebSocket, with the protocol Cap'n Web.
 //!
 //! - `wire` — messages and values as text; `session` — what the client can refer to.
-//! - `methods` — each method and its route; `call` — a call as a request to that route; `outcome` — its result.
-//! - `listeners` — functions of the client that hear the events of an answer.
+//! - `methods` — each method and its route; `methods_next` — the same from 0.13 on.
+//! - `call` — a call as a request to its route; `outcome` — its result; `source` — streams and subscriptions among the results.
+//! - `events` — the events of an answer; `listeners` — functions of the client that hear them.
 //! - `outgoing` — results and streams to the client; `pipe` — streams of the client.
 //!
 //! A call goes to the same routes as over HTTP, so nothing of a method is said twice. When the socket closes, calls under way are
@@ -12,12 +13,15 @@
 //! holds in memory is bounded.
 
 mod call;
+mod events;
 mod listeners;
 mod methods;
+mod methods_next;
 mod outcome;
 mod outgoing;
 mod pipe;
 mod session;
+mod source;
 mod wire;
 
 use std::sync::Arc;
@@ -34,10 +38,10 @@ use tokio::task::JoinSet;
 use self::call::{Routes, UNIT};
 use self::listeners::Listeners;
 use self::methods::Method;
-use self::outcome::await_result;
+use self::outcome::{Good, Outcome, await_result};
 use self::outgoing::Outgoing;
-use self::session::{Answer, Broken, Call, Session, Step, Wait};
-use self::wire::Failure;
+use self::session::{Answer, Broken, Call, MethodOf, Session, Step, Wait};
+use self::wire::{Failure, Id};
 use crate::answer::RouteResult;
 use crate::api::ApiState;
 use crate::ws::no_upgrade;
@@ -105,7 +109,8 @@ struct Server {
     outgoing: Outgoing,
     calls: Arc<Semaphore>,
     room: Arc<Semaphore>,
-    tasks: JoinSet<()>,
+    /// Each returns the entry of the session that it did not need, if any.
+    tasks: JoinSet<Option<Id>>,
 }
 
 impl Server {
@@ -120,7 +125,11 @@ impl Server {
             if !self.begin(step, length).await {
                 return Ok(());
             }
-            while self.tasks.try_join_next().is_some() {}
+            while let Some(done) = self.tasks.try_join_next() {
+                if let Ok(Some(unneeded)) = done {
+                    self.session.forget(unneeded);
+                }
+            }
         }
         Ok(())
     }
@@ -164,10 +173,15 @@ impl Server {
     fn start_call(&mut self, call: Call, held: (OwnedSemaphorePermit, OwnedSemaphorePermit)) {
         let (routes, outgoing) = (self.routes.clone(), self.outgoing.clone());
         self.tasks.spawn(async move {
-            let Call { method, mut arguments, promise } = call;
+            let Call { method, of, mut arguments, promise } = call;
             let callbacks = std::mem::take(&mut arguments.callbacks);
             let listeners = Listeners::among(&arguments.values);
-            let mut outcome = routes.call(&method, arguments).await;
+            let mut outcome = match of {
+                MethodOf::Server(find) => routes.call(find, &method, arguments).await,
+                MethodOf::Subscription(pending) => {
+                    Outcome::new(await_result(pending).await.call(&method), None)
+                }
+            };
             if Method::find(&method, &[]).is_ok_and(Method::has_listeners) {
                 outcome = listeners.hear(outcome, &outgoing).await;
             }
@@ -177,6 +191,7 @@ impl Server {
                 // The client may be gone.
                 let _ = outgoing.send(wire::release(id, 1)).await;
             }
+            None
         });
     }
 
@@ -184,19 +199,29 @@ impl Server {
         let outgoing = self.outgoing.clone();
         self.tasks.spawn(async move {
             let Wait { id, answer } = wait;
+            let mut unneeded = None;
             let (pending, path) = match answer {
                 Answer::Result(pending, path) => (pending, path),
+                Answer::Subscription(pending, own) => {
+                    if matches!(await_result(pending.clone()).await.result, Ok(Good::Subscription(_))) {
+                        let _ = outgoing.send(wire::resolve(id, &wire::callable(own))).await;
+                        return None;
+                    }
+                    unneeded = Some(own);
+                    (pending, Vec::new())
+                }
                 Answer::Callable(own) => {
                     let _ = outgoing.send(wire::resolve(id, &wire::callable(own))).await;
-                    return;
+                    return None;
                 }
             };
             let outcome = await_result(pending).await;
             let stream = outgoing.send_result(id, &outcome, &path).await;
             drop(outcome);
-            if let Ok(Some((pipe, body))) = stream {
-                let _ = outgoing.send_stream(pipe, body).await;
+            if let Ok(Some((pipe, source))) = stream {
+                let _ = outgoing.send_stream(pipe, source).await;
             }
+            unneeded
         });
     }
 }

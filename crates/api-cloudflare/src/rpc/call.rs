@@ -1,7 +1,7 @@
 //! A call, as a request to the routes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -11,9 +11,10 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_service::Service as _;
 
-use super::methods::{Method, ResultOf};
+use super::methods::{FindMethod, Method, ResultOf};
 use super::outcome::{Good, Outcome, await_result};
 use super::session::Arguments;
+use super::source::{Source, Subscription};
 use super::wire::{Failure, Id, Value};
 use crate::files::SIZE;
 use crate::time;
@@ -41,11 +42,11 @@ impl Routes {
     }
 
     /// Does a call.
-    pub(crate) async fn call(&self, method: &str, arguments: Arguments) -> Outcome {
-        self.try_call(method, arguments).await.unwrap_or_else(Outcome::failed)
+    pub(crate) async fn call(&self, find: FindMethod, method: &str, arguments: Arguments) -> Outcome {
+        self.try_call(find, method, arguments).await.unwrap_or_else(Outcome::failed)
     }
 
-    async fn try_call(&self, name: &str, arguments: Arguments) -> Result<Outcome, Failure> {
+    async fn try_call(&self, find: FindMethod, name: &str, arguments: Arguments) -> Result<Outcome, Failure> {
         let Arguments { values, results, stream, .. } = arguments;
         let mut found = HashMap::new();
         for (id, (pending, path)) in results {
@@ -54,7 +55,7 @@ impl Routes {
         let values = values.into_iter().map(|value| Ok(to_json(value, &found)?.unwrap_or_default()));
         let values = values.collect::<Result<Vec<_>, Failure>>()?;
         drop(found);
-        let method = Method::find(name, &values)?;
+        let method = find(name, &values)?;
         let _place = if method.reads_stream() {
             let place = Arc::clone(&self.streams).try_acquire_owned();
             Some(place.map_err(|_| overload("too many streams are written at one time"))?)
@@ -79,9 +80,12 @@ impl Routes {
     ) -> Result<Outcome, Failure> {
         let (parts, body) = response.into_parts();
         let is_good = parts.status.is_success();
-        let stream = |body, fields| Ok(Outcome::new(Ok(Good::Stream(Mutex::new(Some(body)), fields)), None));
+        let stream = |body, fields| Ok(Outcome::new(Ok(Good::stream(Source::bytes(body), fields)), None));
         match method.result {
             ResultOf::Stream if is_good => return stream(body, None),
+            ResultOf::Subscription(form) if is_good => {
+                return Ok(Outcome::new(Ok(Good::Subscription(Subscription::new(body, form))), None));
+            }
             ResultOf::File if is_good => {
                 return stream(body, Some((file_fields(arguments, &parts.headers), "content")));
             }
@@ -105,7 +109,9 @@ impl Routes {
             ResultOf::Made(make) => Good::Json(make(&mut fields)),
             ResultOf::Constant(make) => Good::Json(make()),
             ResultOf::Nothing => Good::Undefined,
-            ResultOf::Answer | ResultOf::Stream | ResultOf::File => Good::Json(Json::Object(fields)),
+            ResultOf::Answer | ResultOf::Stream | ResultOf::File | ResultOf::Subscription(_) => {
+                Good::Json(Json::Object(fields))
+            }
         };
         Ok(Outcome::new(Ok(good), room).with_dates(method.dates()))
     }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use axum::body::Body;
-use http_body_util::BodyExt as _;
 use penfold_server::sockets::Closed;
 use penfold_state::time::now_ms;
 use serde_json::{Value as Json, json};
 
+use super::events::Events;
 use super::outcome::Outcome;
 use super::outgoing::Outgoing;
 use super::wire::{Failure, Id, Value};
@@ -31,34 +31,28 @@ impl Listeners {
 
     /// Calls the functions with the events of a stream, and returns what the call gives then.
     pub(crate) async fn hear(&self, outcome: Outcome, outgoing: &Outgoing) -> Outcome {
-        let Some((body, _)) = outcome.take_stream() else { return outcome };
-        match self.hear_all(body, outgoing).await {
+        let Some((source, _)) = outcome.take_stream() else { return outcome };
+        match self.hear_all(source.body, outgoing).await {
             Ok(Ok(())) => Outcome::undefined(),
             Ok(Err(failure)) => Outcome::failed(failure),
             Err(_) => Outcome::failed(Failure::new("the client is gone")),
         }
     }
 
-    async fn hear_all(&self, mut body: Body, outgoing: &Outgoing) -> Result<Result<(), Failure>, Closed> {
-        let mut text = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = match frame {
-                Ok(frame) => frame.into_data().unwrap_or_default(),
-                Err(error) => return Ok(Err(Failure::new(&format!("the stream broke off: {error}")))),
+    async fn hear_all(&self, body: Body, outgoing: &Outgoing) -> Result<Result<(), Failure>, Closed> {
+        let mut events = Events::new(body);
+        loop {
+            let event = match events.next().await {
+                Ok(Some((event, _))) => event,
+                Ok(None) => return Ok(Ok(())),
+                Err(failure) => return Ok(Err(failure)),
             };
-            text.extend_from_slice(&frame);
-            // An event is one line.
-            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = text.drain(..=end).collect();
-                let event = line.strip_prefix(b"data: ").and_then(|event| serde_json::from_slice(event).ok());
-                let Some((function, argument)) = event.and_then(call_of) else { continue };
-                let Some(&id) = self.0.get(function) else { continue };
-                if !outgoing.call(id, argument).await? {
-                    return Ok(Err(Failure::new(&format!("the function `{function}` of the client failed"))));
-                }
+            let Some((function, argument)) = call_of(event) else { continue };
+            let Some(&id) = self.0.get(function) else { continue };
+            if !outgoing.call(id, argument).await? {
+                return Ok(Err(Failure::new(&format!("the function `{function}` of the client failed"))));
             }
         }
-        Ok(Ok(()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The methods of the reference, each with the route that does the same over HTTP.
+//! The methods of the reference up to 0.12, each with the route that does the same over HTTP.
 
 use axum::body::Body;
 use axum::http::{Method as Verb, Request, header};
@@ -6,8 +6,10 @@ use penfold_state::time::now_ms;
 use serde_json::{Map, Value as Json, json};
 
 use super::pipe::PipeReader;
+use super::source::Form;
 use super::wire::Failure;
 use crate::files::{READ_RAW, WRITE_STREAM};
+use crate::runtime::METADATA;
 
 /// A method.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub(crate) struct Method {
 
 /// Where an argument goes.
 #[derive(Debug, Clone, Copy)]
-enum Parameter {
+pub(super) enum Parameter {
     /// A field of the body.
     Field(&'static str),
     /// The fields of this object are fields of the body.
@@ -55,12 +57,17 @@ pub(crate) enum ResultOf {
     Stream,
     /// The same as the content of a file.
     File,
+    /// Something that the client calls to get the body of the answer as a stream.
+    Subscription(Form),
 }
+
+/// How a method of a session is found: by its name, and for some by its arguments.
+pub(crate) type FindMethod = fn(&str, &[Json]) -> Result<&'static Method, Failure>;
 
 use Parameter::{Field, Fields, Listeners, Query, Segment, Stream};
 
 /// A method whose name, verb and path are these.
-const fn method(
+pub(super) const fn method(
     name: &'static str,
     verb: Verb,
     path: &'static str,
@@ -70,7 +77,7 @@ const fn method(
 }
 
 impl Method {
-    const fn gives(mut self, result: ResultOf) -> Method {
+    pub(super) const fn gives(mut self, result: ResultOf) -> Method {
         self.result = result;
         self
     }
@@ -146,6 +153,8 @@ static METHODS: &[Method] = &[
     method("utils.getVersion", Verb::GET, "/api/version", &[]).gives(ResultOf::FieldOf("version")),
     // The reference has no commands to list, and its route always fails.
     method("utils.getCommands", Verb::GET, "/api/ping", &[]).gives(ResultOf::Constant(|| json!([]))),
+    // The first call of a client from 0.13 on.
+    method("utils.getRuntimeMetadata", Verb::GET, METADATA, &[]),
     method("utils.createSession", Verb::POST, "/api/session/create", &[Fields]).gives(ResultOf::Changed(
         |fields, _| {
             let id = fields.remove("sessionId").unwrap_or_default();
@@ -217,7 +226,7 @@ static METHODS: &[Method] = &[
 /// The fields of a context that are dates.
 const DATES: [&str; 2] = ["createdAt", "lastUsed"];
 /// What `files.readFile` is with the encoding `none`.
-const READ_BYTES: &str = "files.readFile as bytes";
+pub(super) const READ_BYTES: &str = "files.readFile as bytes";
 
 /// Makes a context as clients of RPC expect it.
 fn dated_context(mut context: Json) -> Json {
@@ -240,10 +249,20 @@ impl Method {
         let encoding = arguments.get(2).and_then(|options| options.get("encoding"));
         let is_raw = name == "files.readFile" && encoding.is_some_and(|encoding| encoding == "none");
         let wanted = if is_raw { READ_BYTES } else { name };
-        METHODS.iter().find(|method| method.name == wanted).ok_or_else(|| {
+        Method::among(METHODS, wanted).ok_or_else(|| {
             let last = name.rsplit('.').next().unwrap_or_default();
             Failure::new(&format!("'{last}' is not a function."))
         })
+    }
+
+    /// Returns the method of this name.
+    pub(super) fn among(methods: &'static [Method], name: &str) -> Option<&'static Method> {
+        methods.iter().find(|method| method.name == name)
+    }
+
+    /// Tells whether the result is a subscription.
+    pub(crate) fn is_subscription(&self) -> bool {
+        matches!(self.result, ResultOf::Subscription(_))
     }
 
     /// The fields of the result that are dates, in milliseconds.

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::Body;
 use serde_json::{Map, Value as Json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::source::{Source, Subscription};
 use super::wire::Failure;
 
 /// A result that may not be there yet.
@@ -32,7 +32,15 @@ pub(crate) enum Good {
     Undefined,
     Json(Json),
     /// A stream, by itself or in a field of an object. It can be sent once.
-    Stream(Mutex<Option<Body>>, Option<Around>),
+    Stream(Mutex<Option<Source>>, Option<Around>),
+    /// A stream that the client asks for later.
+    Subscription(Subscription),
+}
+
+impl Good {
+    pub(crate) fn stream(source: Source, around: Option<Around>) -> Good {
+        Good::Stream(Mutex::new(Some(source)), around)
+    }
 }
 
 impl Outcome {
@@ -73,15 +81,34 @@ impl Outcome {
                 Ok(found)
             }
             Ok(Good::Stream(_, Some((fields, _)))) => Ok(path.first().and_then(|key| fields.get(key))),
-            Ok(Good::Undefined | Good::Stream(..)) => Ok(None),
+            Ok(Good::Undefined | Good::Stream(..) | Good::Subscription(_)) => Ok(None),
         }
     }
 
     /// Takes the stream, with the object that it belongs to.
-    pub(crate) fn take_stream(&self) -> Option<(Body, Option<Around>)> {
-        let Ok(Good::Stream(body, fields)) = &self.result else { return None };
-        let body = body.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some((body, fields.clone()))
+    pub(crate) fn take_stream(&self) -> Option<(Source, Option<Around>)> {
+        let Ok(Good::Stream(source, fields)) = &self.result else { return None };
+        let source = source.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some((source, fields.clone()))
+    }
+
+    /// Does a call of a method of the result: only a subscription has methods.
+    ///
+    /// # Errors
+    /// When there is no such method, or its stream was taken before.
+    pub(crate) fn call(&self, method: &str) -> Result<Good, Failure> {
+        match &self.result {
+            Err(failure) => Err(failure.clone()),
+            Ok(Good::Subscription(subscription)) if method == "stream" => match subscription.take() {
+                Some(source) => Ok(Good::stream(source, None)),
+                None => Err(Failure::new("the stream was taken or cancelled before")),
+            },
+            Ok(Good::Subscription(subscription)) if method == "cancel" => {
+                subscription.cancel();
+                Ok(Good::Undefined)
+            }
+            Ok(_) => Err(Failure::new(&format!("'{method}' is not a function."))),
+        }
     }
 }
 

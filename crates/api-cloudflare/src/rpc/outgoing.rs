@@ -9,7 +9,9 @@ use penfold_server::sockets::{Closed, Message, SocketSender};
 use serde_json::Value as Json;
 use tokio::sync::{Mutex, mpsc};
 
+use super::events::Events;
 use super::outcome::{Good, Outcome};
+use super::source::{Form, Source};
 use super::wire::{self, Failure, Id, Part};
 
 /// The bytes of a stream that may be on their way.
@@ -62,14 +64,14 @@ impl Outgoing {
         id: Id,
         outcome: &Outcome,
         path: &[String],
-    ) -> Result<Option<(Id, Body)>, Closed> {
+    ) -> Result<Option<(Id, Source)>, Closed> {
         let mut next = self.0.next.lock().await;
         let is_whole = path.is_empty();
         let stream = outcome.take_stream().filter(|(_, fields)| match fields {
             None => is_whole,
             Some((_, name)) => is_whole || path == [*name],
         });
-        if let Some((body, fields)) = stream {
+        if let Some((source, fields)) = stream {
             let pipe = *next;
             *next += 1;
             self.0.sender.send(Message::Text(wire::pipe())).await?;
@@ -84,7 +86,7 @@ impl Outgoing {
                 }
             };
             self.0.sender.send(Message::Text(wire::resolve(id, &value))).await?;
-            return Ok(Some((pipe, body)));
+            return Ok(Some((pipe, source)));
         }
         let message = match outcome.at(path) {
             Err(failure) => wire::reject(id, &failure),
@@ -129,11 +131,16 @@ impl Outgoing {
     ///
     /// # Errors
     /// When the client is gone.
-    pub(crate) async fn send_stream(&self, pipe: Id, mut body: Body) -> Result<(), Closed> {
+    pub(crate) async fn send_stream(&self, pipe: Id, source: Source) -> Result<(), Closed> {
+        let (body, form, mut cancel) = source.split();
+        let mut body = match form {
+            Form::Bytes => Parts::Bytes(body),
+            Form::Events => Parts::Events(Events::new(body)),
+        };
         let (answers, mut settled) = mpsc::unbounded_channel();
         let mut on_the_way = 0;
         loop {
-            let frame = tokio::select! {
+            let parts = tokio::select! {
                 Some(Settled { length, is_good }) = settled.recv() => {
                     on_the_way -= length;
                     if is_good {
@@ -141,40 +148,35 @@ impl Outgoing {
                     }
                     break;
                 }
-                frame = body.frame(), if on_the_way < WINDOW => frame,
+                () = cancel.wait() => Ok(None),
+                parts = body.next(), if on_the_way < WINDOW => parts,
             };
-            let mut data = match frame {
-                None => {
+            match parts {
+                Ok(None) => {
                     self.send_last(pipe, &Part::Close).await?;
                     break;
                 }
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => {
-                    let failure = Failure::new(&format!("the stream broke off: {error}"));
+                Err(failure) => {
                     self.send_last(pipe, &Part::Abort(&failure)).await?;
                     break;
                 }
-            };
-            while !data.is_empty() {
-                let part = data.split_to(data.len().min(LONGEST_PART));
-                on_the_way += part.len();
-                self.send_part(pipe, &part, &answers).await?;
+                Ok(Some(parts)) => {
+                    for (message, length) in parts.written(pipe) {
+                        on_the_way += length;
+                        self.send_part(message, (answers.clone(), length)).await?;
+                    }
+                }
             }
         }
         drop(body);
         self.send(wire::release(pipe, 1)).await
     }
 
-    async fn send_part(
-        &self,
-        pipe: Id,
-        part: &Bytes,
-        answers: &mpsc::UnboundedSender<Settled>,
-    ) -> Result<(), Closed> {
+    async fn send_part(&self, message: String, part: Waiting) -> Result<(), Closed> {
         let mut next = self.0.next.lock().await;
-        self.expect(*next, (answers.clone(), part.len()));
+        self.expect(*next, part);
         *next += 1;
-        self.0.sender.send(Message::Text(wire::stream(pipe, &Part::Bytes(part)))).await
+        self.0.sender.send(Message::Text(message)).await
     }
 
     /// Sends the end of a stream, and waits until the client has it.
@@ -215,6 +217,54 @@ impl Outgoing {
     /// Waits until nothing can be sent any more.
     pub(crate) async fn closed(&self) {
         self.0.sender.closed().await;
+    }
+}
+
+/// The parts of a body that is sent.
+enum Parts {
+    Bytes(Body),
+    Events(Events),
+}
+
+/// What a body has next.
+enum Next {
+    Bytes(Bytes),
+    /// An object, and the length of its text.
+    Event(Json, usize),
+}
+
+impl Parts {
+    /// Returns what comes next; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Next>, Failure> {
+        match self {
+            Parts::Bytes(body) => match body.frame().await {
+                None => Ok(None),
+                Some(Ok(frame)) => Ok(Some(Next::Bytes(frame.into_data().unwrap_or_default()))),
+                Some(Err(error)) => Err(Failure::new(&format!("the stream broke off: {error}"))),
+            },
+            Parts::Events(events) => {
+                Ok(events.next().await?.map(|(event, length)| Next::Event(event, length)))
+            }
+        }
+    }
+}
+
+impl Next {
+    /// Returns the messages, each with the length that counts.
+    fn written(self, pipe: Id) -> Vec<(String, usize)> {
+        match self {
+            Next::Bytes(mut data) => {
+                let mut messages = Vec::new();
+                while !data.is_empty() {
+                    let part = data.split_to(data.len().min(LONGEST_PART));
+                    messages.push((wire::stream(pipe, &Part::Bytes(&part)), part.len()));
+                }
+                messages
+            }
+            Next::Event(event, length) => {
+                vec![(wire::stream(pipe, &Part::Value(wire::event(event))), length)]
+            }
+        }
     }
 }
 

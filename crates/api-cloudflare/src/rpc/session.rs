@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::methods::{FindMethod, Method};
+use super::methods_next::{ACTIVATION, find_next_method};
 use super::outcome::{Outcome, Pending, Promise};
 use super::pipe::{self, Chunk, PipeReader, PipeWriter, Sent};
 use super::wire::{Failure, Id, Malformed, Message, Reference, Unsupported, Value};
@@ -41,8 +43,18 @@ pub(crate) enum Broken {
 pub(crate) struct Call {
     /// The path of the method, as `commands.execute`.
     pub(crate) method: String,
+    pub(crate) of: MethodOf,
     pub(crate) arguments: Arguments,
     pub(crate) promise: Promise,
+}
+
+/// Whose method is called.
+#[derive(Debug, Clone)]
+pub(crate) enum MethodOf {
+    /// The server's, found by this function.
+    Server(FindMethod),
+    /// That of a subscription.
+    Subscription(Pending),
 }
 
 /// The arguments of a call, with what they refer to.
@@ -70,6 +82,8 @@ pub(crate) enum Answer {
     Result(Pending, Vec<String>),
     /// This entry, which can be called.
     Callable(Id),
+    /// This entry, if the result is a subscription. Otherwise it is to be forgotten.
+    Subscription(Pending, Id),
 }
 
 /// What a message asks for.
@@ -98,6 +112,8 @@ pub(crate) struct Session {
     next: Id,
     /// The number of the next entry that the server makes.
     next_own: Id,
+    /// Finds the methods that the client can call.
+    find: FindMethod,
 }
 
 #[derive(Debug)]
@@ -113,6 +129,8 @@ enum Kind {
     Place(Vec<String>),
     /// What a result has at a path.
     Result(Pending, Vec<String>),
+    /// A subscription, which can be called. It ends when no entry has it any more.
+    Subscription(Pending),
     /// A stream of the client; the reader until a call takes it.
     Stream { writer: PipeWriter, reader: Option<PipeReader>, unread: usize },
 }
@@ -124,7 +142,12 @@ impl Session {
     /// A session whose client can call the methods.
     pub(crate) fn new() -> Session {
         let main = Entry { kind: Kind::Place(Vec::new()), references: 1, is_pulled: false };
-        Session { entries: HashMap::from([(0, main)]), next: 1, next_own: -1 }
+        Session { entries: HashMap::from([(0, main)]), next: 1, next_own: -1, find: Method::find }
+    }
+
+    /// Forgets an entry that the server made, and the client has not got.
+    pub(crate) fn forget(&mut self, id: Id) {
+        self.entries.remove(&id);
     }
 
     /// Takes a message of the client.
@@ -185,14 +208,22 @@ impl Session {
             Kind::Result(pending, path) => Answer::Result(pending.clone(), path.clone()),
             Kind::Place(path) => {
                 let path = path.clone();
-                let own = self.next_own;
-                self.next_own -= 1;
-                self.insert(own, Kind::Place(path))?;
-                Answer::Callable(own)
+                Answer::Callable(self.push_own(Kind::Place(path))?)
+            }
+            Kind::Subscription(pending) => {
+                let pending = pending.clone();
+                let own = self.push_own(Kind::Subscription(pending.clone()))?;
+                Answer::Subscription(pending, own)
             }
             Kind::Stream { .. } => return Err(Broken::NoStream(id)),
         };
         Ok(Step { wait: Some(Wait { id, answer }), ..Step::default() })
+    }
+
+    fn push_own(&mut self, kind: Kind) -> Result<Id, Broken> {
+        let own = self.next_own;
+        self.next_own -= 1;
+        self.insert(own, kind).map(|()| own)
     }
 
     fn release(&mut self, id: Id, count: u32) -> Result<(), Broken> {
@@ -219,13 +250,23 @@ impl Session {
             (Kind::Place(above), None) => Ok((Kind::Place(below(above, &path)?), Step::default())),
             (Kind::Place(above), Some(values)) => {
                 let method = below(above, &path)?.join(".");
-                self.call(method, values)
+                if method == ACTIVATION {
+                    self.find = find_next_method;
+                }
+                self.call(method, MethodOf::Server(self.find), values)
             }
             (Kind::Result(pending, above), None) => {
                 let kind = Kind::Result(pending.clone(), below(above, &path)?);
                 Ok((kind, Step::default()))
             }
-            (Kind::Result(..), Some(_)) => {
+            (Kind::Subscription(pending), None) if path.is_empty() => {
+                Ok((Kind::Subscription(pending.clone()), Step::default()))
+            }
+            (Kind::Subscription(pending), Some(values)) => {
+                let of = MethodOf::Subscription(pending.clone());
+                self.call(path.join("."), of, values)
+            }
+            (Kind::Result(..), Some(_)) | (Kind::Subscription(_), None) => {
                 let name = path.last().map_or("the result", String::as_str);
                 Ok(refused(Failure::new(&format!("'{name}' is not a function."))))
             }
@@ -233,7 +274,7 @@ impl Session {
         }
     }
 
-    fn call(&mut self, method: String, values: Vec<Value>) -> Result<Made, Broken> {
+    fn call(&mut self, method: String, of: MethodOf, values: Vec<Value>) -> Result<Made, Broken> {
         let mut arguments = Arguments::default();
         for value in &values {
             if let Err(failure) = self.collect(value, &mut arguments)? {
@@ -242,8 +283,14 @@ impl Session {
         }
         arguments.values = values;
         let (promise, pending) = watch::channel(None);
-        let call = Some(Call { method, arguments, promise });
-        Ok((Kind::Result(pending, Vec::new()), Step { call, ..Step::default() }))
+        let is_subscription = match of {
+            MethodOf::Server(find) => find(&method, &[]).is_ok_and(Method::is_subscription),
+            MethodOf::Subscription(_) => false,
+        };
+        let call = Some(Call { method, of, arguments, promise });
+        let kind =
+            if is_subscription { Kind::Subscription(pending) } else { Kind::Result(pending, Vec::new()) };
+        Ok((kind, Step { call, ..Step::default() }))
     }
 
     /// Collects what a value refers to.
@@ -340,7 +387,7 @@ fn failed(failure: Failure) -> Pending {
 fn answer_at_once(kind: Kind) -> Answer {
     match kind {
         Kind::Result(pending, path) => Answer::Result(pending, path),
-        Kind::Place(_) | Kind::Stream { .. } => {
+        Kind::Place(_) | Kind::Stream { .. } | Kind::Subscription(_) => {
             Answer::Result(failed(Failure::new("a part of a stream is a call")), Vec::new())
         }
     }
@@ -356,10 +403,13 @@ impl PartOf {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use serde_json::json;
 
     use super::*;
     use crate::rpc::outcome::Good;
+    use crate::rpc::source::{Cancel, Form, Subscription};
     use crate::rpc::wire::parse_message;
 
     fn take(session: &mut Session, text: &str) -> Result<Step, Broken> {
@@ -394,6 +444,52 @@ mod tests {
         let text = format!("[\"push\",[\"pipeline\",{own},[\"mkdir\"],[]]]");
         assert_eq!(step(session, &text).call.unwrap().method, "files.mkdir");
         assert!(step(session, "[\"pull\",2]").wait.is_none(), "an entry is pulled once");
+    }
+
+    #[test]
+    fn a_client_that_activates_its_session_has_the_methods_of_0_13() {
+        let session = &mut Session::new();
+        let watch = "[\"push\",[\"pipeline\",0,[\"watch\",\"watch\"],[{}]]]";
+        let find = |step: Step| match step.call.unwrap().of {
+            MethodOf::Server(find) => find,
+            MethodOf::Subscription(_) => panic!(),
+        };
+        assert!(find(step(session, watch))("commands.execute", &[]).is_ok());
+        let activation = "[\"push\",[\"pipeline\",0,[\"utils\",\"activateControlSession\"],[\"x\"]]]";
+        assert!(find(step(session, activation))("commands.execute", &[]).is_err());
+        let Answer::Result(..) = step(session, "[\"pull\",1]").wait.unwrap().answer else { panic!() };
+        step(session, watch);
+        let Answer::Subscription(..) = step(session, "[\"pull\",3]").wait.unwrap().answer else { panic!() };
+    }
+
+    #[test]
+    fn a_subscription_lives_as_long_as_an_entry_has_it() {
+        let session = &mut Session::new();
+        step(session, "[\"push\",[\"pipeline\",0,[\"utils\",\"activateControlSession\"],[\"x\"]]]");
+        let call = step(session, "[\"push\",[\"pipeline\",0,[\"watch\",\"watch\"],[{}]]]").call.unwrap();
+        let subscription = Subscription::new(axum::body::Body::empty(), Form::Bytes);
+        let (.., mut cancel) = subscription.take().unwrap().split();
+        let made = Outcome::new(Ok(Good::Subscription(subscription)), None);
+        call.promise.send_replace(Some(Arc::new(made)));
+        drop(call);
+        let Some(Wait { answer: Answer::Subscription(pending, own), .. }) =
+            step(session, "[\"pull\",2]").wait
+        else {
+            panic!()
+        };
+        drop(pending);
+        step(session, "[\"release\",2,1]");
+        let stream = step(session, &format!("[\"push\",[\"pipeline\",{own},[\"stream\"],[]]]")).call.unwrap();
+        assert!(matches!(stream.of, MethodOf::Subscription(_)) && stream.method == "stream");
+        drop(stream);
+        let waits = |cancel: &mut Cancel| {
+            let context = &mut Context::from_waker(Waker::noop());
+            std::pin::pin!(cancel.wait()).poll(context).is_pending()
+        };
+        assert!(waits(&mut cancel));
+        step(session, &format!("[\"release\",{own},1]"));
+        assert!(!waits(&mut cancel));
+        assert_eq!(session.entries.len(), 3);
     }
 
     #[test]

@@ -291,6 +291,15 @@ pub(crate) fn escape_dated(value: Json, dates: &[&str]) -> Json {
     }
 }
 
+/// Writes an event as a value. Its field `data` is bytes, as base64.
+pub(crate) fn event(event: Json) -> Json {
+    let mut value = escape(event);
+    if let Some(data) = value.get_mut("data") {
+        *data = json!(["bytes", data.take()]);
+    }
+    value
+}
+
 /// Writes a call of a function of the client. It is released with its result.
 pub(crate) fn call(function: Id, argument: &Json) -> String {
     json!(["stream", ["pipeline", function, [], [argument]]]).to_string()
@@ -325,6 +334,8 @@ pub(crate) fn pipe() -> String {
 #[derive(Debug)]
 pub(crate) enum Part<'a> {
     Bytes(&'a [u8]),
+    /// A value that is escaped already.
+    Value(Json),
     Close,
     Abort(&'a Failure),
 }
@@ -333,6 +344,7 @@ pub(crate) enum Part<'a> {
 pub(crate) fn stream(pipe: Id, part: &Part<'_>) -> String {
     let (method, arguments) = match part {
         Part::Bytes(bytes) => ("write", json!([["bytes", BASE64.encode(bytes)]])),
+        Part::Value(value) => ("write", json!([value])),
         Part::Close => ("close", json!([])),
         Part::Abort(failure) => ("abort", json!([failure.expression()])),
     };
@@ -454,6 +466,8 @@ mod tests {
         failure.properties.insert("code".to_owned(), json!("A"));
         assert_eq!(abort(&failure), "[\"abort\",[\"error\",\"Error\",\"it failed\",null,{\"code\":\"A\"}]]");
         assert_eq!(resolve(1, &escape(json!({ "a": [[1]] }))), "[\"resolve\",1,{\"a\":[[[[1]]]]}]");
+        let part = stream(9, &Part::Value(event(json!({ "type": "a", "data": "AP8" }))));
+        assert!(part.ends_with("[\"write\"],[{\"data\":[\"bytes\",\"AP8\"],\"type\":\"a\"}]]]"), "{part}");
         let part = stream(9, &Part::Bytes(&[0, 255]));
         assert_eq!(part, "[\"stream\",[\"pipeline\",9,[\"write\"],[[\"bytes\",\"AP8\"]]]]");
         assert_eq!(stream(9, &Part::Close), "[\"stream\",[\"pipeline\",9,[\"close\"],[]]]");

@@ -2,7 +2,13 @@
 import { register } from 'node:module';
 
 const inert = `
-  export class Container {}
+  export class Container {
+    constructor(ctx, env) {
+      this.ctx = ctx;
+      this.env = env;
+    }
+    renewActivityTimeout() {}
+  }
   export class ContainerProxy {}
   export class RpcTarget {}
   export class WorkerEntrypoint {}

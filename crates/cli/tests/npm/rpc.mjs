@@ -1,7 +1,7 @@
 // Makes a client that calls over /rpc. On Cloudflare's platform the class `Sandbox` makes it; here, a stand-in for its object does.
 
 /** Opens a WebSocket, and answers as the platform does. */
-const open = (url) =>
+export const open = (url) =>
   new Promise((resolve) => {
     const webSocket = new WebSocket(url);
     webSocket.accept = () => {};

@@ -93,6 +93,12 @@ fn client_0_12_finds_every_method_over_rpc() {
 
 /// spec: 15.22
 #[test]
+fn the_class_of_the_prerelease_of_0_13_finds_what_is_served() {
+    run("next.mjs", &["client-0.13"], &[]);
+}
+
+/// spec: 15.22
+#[test]
 fn capnweb_calls_each_method_and_garbage_ends_its_session_only() {
     run("capnweb.mjs", &[], &[]);
 }
