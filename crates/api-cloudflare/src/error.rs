@@ -49,6 +49,10 @@ pub(crate) enum Code {
     PythonNotAvailable,
     ExecutionError,
     ControlProtocolIncompatible,
+    InvalidProcessCwd,
+    InvalidProcessEnvironment,
+    InvalidProcessCursor,
+    ProcessSpawnFailed,
     UnknownError,
     InternalError,
 }
@@ -103,6 +107,10 @@ impl Code {
             Code::ControlProtocolIncompatible => {
                 ("CONTROL_PROTOCOL_INCOMPATIBLE", StatusCode::SERVICE_UNAVAILABLE)
             }
+            Code::InvalidProcessCwd => ("INVALID_PROCESS_CWD", StatusCode::BAD_REQUEST),
+            Code::InvalidProcessEnvironment => ("INVALID_PROCESS_ENVIRONMENT", StatusCode::BAD_REQUEST),
+            Code::InvalidProcessCursor => ("INVALID_PROCESS_CURSOR", StatusCode::BAD_REQUEST),
+            Code::ProcessSpawnFailed => ("PROCESS_SPAWN_FAILED", INTERNAL),
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

@@ -3,7 +3,7 @@
 //! - `request`, `ids`, `answer`, `error`, `sse` — the wire: bodies, ids, answers, errors, events.
 //! - `files`, `info`, `runtime` — routes that need no sandbox.
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
-//! - `processes` — background commands: recorded execs beside the shell.
+//! - `processes` — background commands: recorded execs beside the shell; `log_events` — their output as objects.
 //! - `ports` — waits for a port; `git` — clones a repository.
 //! - `interpreter` — runs code in contexts, which keep its state.
 //! - `pty` — the terminal of a session.
@@ -31,6 +31,7 @@ mod info;
 mod interpreter;
 mod json_body;
 mod leases;
+mod log_events;
 mod lost_shells;
 mod output;
 mod ports;
@@ -111,8 +112,12 @@ fn router(app: AppState) -> Router {
         .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
     let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
-    let for_calls =
-        routes.clone().merge(files::stream_routes()).merge(runtime::routes()).merge(ports::call_routes());
+    let for_calls = routes
+        .clone()
+        .merge(files::stream_routes())
+        .merge(runtime::routes())
+        .merge(ports::call_routes())
+        .merge(processes::word_routes());
     let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
     finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)).merge(rpc::routes(for_calls)), &api)
 }

@@ -9,9 +9,11 @@ mod look;
 mod routes;
 mod script;
 mod status;
+mod words;
 
 pub(crate) use launch::{GRACE, Launch, command_in_session, make_room};
 pub(crate) use look::{Watched, watched_process};
 pub(crate) use routes::{answer_start, answer_stream, routes};
 pub(crate) use script::{Environment, plain_command};
 pub(crate) use status::code_of;
+pub(crate) use words::word_routes;

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::ids::SessionId;
 use super::leases::InUse;
 
-pub(crate) use create::obtain;
+pub(crate) use create::{obtain, usual_directory};
 pub(crate) use find::Session;
 pub(crate) use routes::routes;
 

@@ -15,7 +15,8 @@ use crate::remaining;
 use super::launch::GRACE;
 use super::look::{self, Seen};
 
-const TERM: Option<i32> = Some(Signal::TERM.as_raw());
+pub(super) const TERM: i32 = Signal::TERM.as_raw();
+pub(super) const KILL: i32 = Signal::KILL.as_raw();
 /// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
 const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 
@@ -24,13 +25,21 @@ const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 /// # Errors
 /// 404 when there is none, or it has ended; 500 with what is left when its end was not observed.
 pub(super) async fn one(api: &ApiState, id: String) -> Result<(), ApiError> {
+    with_signal(api, id, TERM).await
+}
+
+/// Ends one process: with TERM and a grace, or with KILL at once.
+///
+/// # Errors
+/// As [`one`].
+pub(super) async fn with_signal(api: &ApiState, id: String, signal: i32) -> Result<(), ApiError> {
     let killed = api.wait(move |api| {
         let seen = look::observe_process(api, &id)?;
         if !seen.is_running() {
             return Err(ended_before(&seen));
         }
         penfold_sys::crash_point!("serve-kill-wanted");
-        end(&seen)?;
+        end(&seen, signal)?;
         penfold_sys::crash_point!("serve-killed");
         Ok(seen)
     });
@@ -46,8 +55,12 @@ fn ended_before(seen: &Seen) -> ApiError {
     ApiError::new(Code::CommandNotFound, message).with("command", id.as_str()).with("processId", id.as_str())
 }
 
-fn end(seen: &Seen) -> Result<(), ApiError> {
-    let order = ExecEndOrder::Stop { signal: TERM, grace: Some(GRACE), patience: PATIENCE };
+fn end(seen: &Seen, signal: i32) -> Result<(), ApiError> {
+    let order = if signal == KILL {
+        ExecEndOrder::Kill { patience: PATIENCE }
+    } else {
+        ExecEndOrder::Stop { signal: Some(signal), grace: Some(GRACE), patience: PATIENCE }
+    };
     verified(seen, order.carry_out(&seen.exec))
 }
 
@@ -85,7 +98,7 @@ fn end_all(mut all: Vec<Seen>) -> Vec<(Seen, Result<(), ApiError>)> {
         [] => Vec::new(),
         [first, ..] => {
             let numbers: Vec<u32> = some.iter().map(Seen::number).collect();
-            let ends = execs::stop_all(&first.exec.files, &numbers, TERM, Some(GRACE), PATIENCE);
+            let ends = execs::stop_all(&first.exec.files, &numbers, Some(TERM), Some(GRACE), PATIENCE);
             some.iter().zip(ends).map(|(seen, end)| verified(seen, end)).collect()
         }
     });

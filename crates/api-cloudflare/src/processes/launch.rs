@@ -1,5 +1,6 @@
 //! Starts a process: a recorded exec beside the session's shell.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use penfold_session::SessionClient;
 use penfold_session::protocol::is_variable;
 use penfold_state::{Files, StartFailure, error_chain};
 use rustix::io::Errno;
+use serde_json::json;
 
 use crate::api::{Api, ApiState};
 use crate::claims;
@@ -19,7 +21,7 @@ use crate::ids::{ProcessId, SessionId};
 use crate::sessions::{self, Session};
 
 use super::claim::{Claim, taken_error};
-use super::labels::{COMMAND, PROCESS};
+use super::labels::{COMMAND, CWD, PROCESS, WORDS};
 use super::look;
 use super::script::{self, Environment};
 
@@ -33,7 +35,10 @@ const TRIES: u32 = 10;
 /// A process to be started.
 #[derive(Debug)]
 pub(crate) struct Launch {
+    /// The command for a shell, or the words as one text.
     pub(super) command: String,
+    /// The words of a command that no shell reads.
+    words: Option<Vec<String>>,
     env: Environment,
     cwd: Option<String>,
     timeout: Option<Duration>,
@@ -72,7 +77,58 @@ impl Launch {
             return Err(invalid(&format!("{name:?} is no name of a variable")));
         }
         let timeout = timeout_ms.filter(|&ms| ms > 0).map(Duration::from_millis);
-        Ok(Launch { command, env, cwd, timeout })
+        Ok(Launch { command, words: None, env, cwd, timeout })
+    }
+
+    /// Checks a command of words and its settings.
+    ///
+    /// # Errors
+    /// When it cannot be executed.
+    pub(crate) fn of_words(
+        words: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<String>,
+        timeout_ms: Option<f64>,
+    ) -> Result<Launch, ApiError> {
+        let invalid = |why: &str| Err(ApiError::new(Code::InvalidCommand, why));
+        if words.first().is_none_or(String::is_empty) {
+            return invalid("the command has no program");
+        }
+        if words.iter().any(|word| word.contains('\0')) {
+            return invalid("the command contains a NUL");
+        }
+        let is_bad_name = |name: &str| name.is_empty() || name.contains(['=', '\0']);
+        if let Some((name, _)) = env.iter().find(|(name, value)| is_bad_name(name) || value.contains('\0')) {
+            let reason = format!("{name:?} is no name of a variable, or its value contains a NUL");
+            let error = ApiError::new(Code::InvalidProcessEnvironment, reason.as_str());
+            return Err(error.with("name", name.as_str()).with("reason", reason));
+        }
+        if let Some(cwd) = cwd.as_ref().filter(|cwd| cwd.is_empty() || cwd.contains('\0')) {
+            return Err(bad_directory(cwd, "the directory is empty, or contains a NUL"));
+        }
+        let timeout = match timeout_ms.map(|ms| Duration::try_from_secs_f64(ms / 1000.0)) {
+            Some(Ok(timeout)) if !timeout.is_zero() => Some(timeout),
+            None => None,
+            Some(_) => return invalid("the timeout is no positive number"),
+        };
+        let env = env.into_iter().map(|(name, value)| (name, Some(value))).collect();
+        Ok(Launch { command: words.join(" "), words: Some(words), env, cwd, timeout })
+    }
+
+    /// Describes the exec.
+    ///
+    /// # Errors
+    /// When the session's shell does not answer.
+    fn describe(&mut self, api: &Api, session: &Session) -> Result<ExecStart, ApiError> {
+        let env = std::mem::take(&mut self.env);
+        let Some(words) = &self.words else { return command_in_session(session, &self.command, env) };
+        let mut start = ExecStart::new(words);
+        start.environment =
+            env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
+        start.directory = Some(sessions::usual_directory(api));
+        start.labels.insert(WORDS.to_owned(), words_label(words));
+        start.labels.extend(self.cwd.clone().map(|cwd| (CWD.to_owned(), cwd)));
+        Ok(start)
     }
 }
 
@@ -124,9 +180,24 @@ pub(crate) fn make_room(api: &Api, files: &Files) {
     }
 }
 
-fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result<StartedExec, ApiError> {
+/// Writes words for a label, as many as it can have.
+fn words_label(words: &[String]) -> String {
+    let mut length = 0;
+    let fit = words.iter().take_while(|word| {
+        length += json!(word).to_string().len() + 1;
+        length <= LABEL
+    });
+    json!(fit.collect::<Vec<_>>()).to_string()
+}
+
+fn bad_directory(cwd: &str, reason: &str) -> ApiError {
+    ApiError::new(Code::InvalidProcessCwd, reason).with("cwd", cwd).with("reason", reason)
+}
+
+fn start(api: &Api, session: &Session, id: &ProcessId, mut launch: Launch) -> Result<StartedExec, ApiError> {
     let cwd = launch.cwd.clone();
-    let mut start = command_in_session(session, &launch.command, launch.env)?;
+    let has_words = launch.words.is_some();
+    let mut start = launch.describe(api, session)?;
     if let Some(cwd) = &cwd {
         // A relative directory begins in that of the shell.
         start.directory = Some(start.directory.take().unwrap_or_default().join(cwd));
@@ -140,16 +211,21 @@ fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result
     start.labels.insert(COMMAND.to_owned(), label.clone());
     penfold_control::execs::start_exec(&session.files, start).map_err(|error| {
         let not_started = |why: &str| {
-            let error = ApiError::new(
-                Code::StreamStartError.or_no_space(why),
-                format!("Failed to start '{label}': {why}"),
-            );
+            let code = if has_words { Code::ProcessSpawnFailed } else { Code::StreamStartError };
+            let error = ApiError::new(code.or_no_space(why), format!("Failed to start '{label}': {why}"));
             error.with("command", label.as_str()).with("processId", id.as_str())
         };
         match error {
             ExecError::StartFailed { number, failure } => {
                 execs::discard_exec(&session.files, number, GRACE);
-                not_started(&describe(&failure, cwd.as_deref()))
+                let why = describe(&failure, cwd.as_deref());
+                match failure {
+                    StartFailure::Directory(_) if has_words => {
+                        bad_directory(cwd.as_deref().unwrap_or("."), &why).with("processId", id.as_str())
+                    }
+                    StartFailure::NotFound if has_words => not_started("there is no such program"),
+                    _ => not_started(&why),
+                }
             }
             ExecError::Client(_) | ExecError::Unanswered(_) if session.is_ending() => session.destroyed(),
             ExecError::Refused(reason) => ApiError::overload(Code::StreamStartError, reason),
@@ -206,4 +282,46 @@ fn state(session: &Session, client: &mut SessionClient) -> Result<(String, PathB
         }
     }
     Err(ApiError::new(Code::StreamStartError, "the state of the session's shell cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(
+        words: &[&str],
+        variable: &str,
+        cwd: Option<&str>,
+        timeout: Option<f64>,
+    ) -> Result<Launch, Code> {
+        let env = BTreeMap::from([(variable.to_owned(), "x".to_owned())]);
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Launch::of_words(words, env, cwd.map(str::to_owned), timeout).map_err(|error| error.code())
+    }
+
+    #[test]
+    fn words_and_their_settings_are_checked() {
+        assert_eq!(words(&["a", "", "b c"], "A.b", Some("/"), Some(1.5)).unwrap().command, "a  b c");
+        for (bad, code) in [
+            (words(&[], "A", None, None), Code::InvalidCommand),
+            (words(&["", "a"], "A", None, None), Code::InvalidCommand),
+            (words(&["a\0"], "A", None, None), Code::InvalidCommand),
+            (words(&["a"], "", None, None), Code::InvalidProcessEnvironment),
+            (words(&["a"], "A=", None, None), Code::InvalidProcessEnvironment),
+            (words(&["a"], "A", Some(""), None), Code::InvalidProcessCwd),
+            (words(&["a"], "A", None, Some(0.0)), Code::InvalidCommand),
+            (words(&["a"], "A", None, Some(-1.0)), Code::InvalidCommand),
+            (words(&["a"], "A", None, Some(1e300)), Code::InvalidCommand),
+        ] {
+            assert_eq!(bad.unwrap_err(), code);
+        }
+    }
+
+    #[test]
+    fn a_label_has_as_many_words_as_fit() {
+        let long = "\u{1}".repeat(LABEL / 12);
+        let kept: Vec<String> =
+            serde_json::from_str(&words_label(&["a".to_owned(), long.clone(), long.clone()])).unwrap();
+        assert_eq!(kept, ["a".to_owned(), long]);
+    }
 }

@@ -5,7 +5,7 @@
 use axum::http::Method as Verb;
 use serde_json::{Map, Value as Json};
 
-use super::methods::Parameter::{Field, Fields, Query, Stream};
+use super::methods::Parameter::{Field, Fields, Query, Segment, Stream};
 use super::methods::{Method, READ_BYTES, ResultOf, method};
 use super::source::Form;
 use super::wire::Failure;
@@ -32,6 +32,15 @@ static METHODS: &[Method] = &[
     method("files.mkdir", Verb::POST, "/api/mkdir", &[Field("path"), Fields]),
     method("files.listFiles", Verb::POST, "/api/list-files", &[Field("path"), Field("options")]),
     method("files.exists", Verb::POST, "/api/exists", &[Field("path")]),
+    method("processes.start", Verb::POST, "/rpc/processes", &[Field("command"), Fields])
+        .gives(ResultOf::FieldOf("process")),
+    method("processes.get", Verb::GET, "/rpc/process/{}", &[Segment]).gives(ResultOf::FieldOf("process")),
+    method("processes.list", Verb::GET, "/rpc/processes", &[]).gives(ResultOf::FieldOf("processes")),
+    method("processes.openLogs", Verb::POST, "/rpc/process/{}/events", &[Segment, Fields])
+        .gives(ResultOf::Subscription(Form::Events)),
+    method("processes.kill", Verb::POST, "/rpc/process/{}/kill", &[Segment, Field("signal")])
+        .gives(ResultOf::Nothing),
+    method("processes.hasActive", Verb::GET, "/rpc/processes/active", &[]).gives(ResultOf::FieldOf("active")),
     method("ports.openWatch", Verb::POST, OPEN_WATCH, &[Field("port"), Fields])
         .gives(ResultOf::Subscription(Form::Events)),
     method("watch.watch", Verb::POST, "/api/watch", &[Fields]).gives(ResultOf::Subscription(Form::Bytes)),

@@ -9,7 +9,7 @@ use penfold_server::{EngineError, NewSandbox};
 use penfold_session::protocol::is_variable;
 use penfold_state::time::whole_millis;
 
-use crate::api::ApiState;
+use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
 use crate::leases::IDLE;
@@ -188,12 +188,12 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
 }
 
 /// Returns the first directory of a session without a wish.
-pub(crate) fn usual_directory(api: &ApiState) -> PathBuf {
+pub(crate) fn usual_directory(api: &Api) -> PathBuf {
     first_directory(None, home(api))
 }
 
 /// Returns the home directory of the server's user.
-fn home(api: &ApiState) -> Option<PathBuf> {
+fn home(api: &Api) -> Option<PathBuf> {
     let environment = &api.app.config.environment;
     environment.iter().find(|(key, _)| key == "HOME").map(|(_, value)| PathBuf::from(value))
 }

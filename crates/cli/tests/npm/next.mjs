@@ -10,8 +10,11 @@ import { open } from './rpc.mjs';
 
 const [alias, baseUrl, directory] = process.argv.slice(2);
 const { Sandbox, parseSSEStream, streamFile } = await import(alias);
-console.log = ((log) => (...words) => (typeof words[0] === 'string' && words[0].startsWith('{') ? undefined : log(...words)))(console.log);
-console.error = () => {};
+// Makes handles of processes, as the platform's `getSandbox` does.
+const { createExtensionProcessSandbox: withHandles } = await import(`${alias}/extensions`);
+// The client logs each of its calls.
+const print = (text) => process.stdout.write(`${text}\n`);
+for (const level of ['debug', 'log', 'info', 'warn', 'error']) console[level] = () => {};
 
 /** Makes a sandbox as the platform does: its storage is a map, and its container the server. */
 const makeSandbox = (stored = new Map()) => {
@@ -63,6 +66,13 @@ const read = (file) => {
   }
 };
 
+const { exec, getProcess, listProcesses } = withHandles(sandbox);
+const collect = async (stream) => {
+  const all = [];
+  for await (const event of stream) all.push(event);
+  return all;
+};
+
 const checks = {
   'the runtime is the same for every client': async () => {
     await sandbox.exists('/');
@@ -100,6 +110,137 @@ const checks = {
     await sandbox.deleteFile(`${path}/d.txt`);
     await fails(sandbox.readFile(`${path}/d.txt`), 'FILE_NOT_FOUND');
   },
+  'a command of words runs without a shell, and gives its output and its code': async () => {
+    const process = await exec(['sh', '-c', 'printf "%s|" "$@"; echo $COLOUR; pwd; echo err >&2; exit 3', 'sh', 'a b', '$HOME'], {
+      cwd: directory,
+      env: { COLOUR: 'blue' },
+    });
+    assert.match(process.id, /^proc_/);
+    assert.equal(await process.exitCode, 3);
+    const output = await process.output({ encoding: 'utf8' });
+    assert.deepEqual(output, {
+      stdout: `a b|$HOME|blue\n${directory}\n`,
+      stderr: 'err\n',
+      exitCode: 3,
+      signal: undefined,
+      timedOut: false,
+      truncated: false,
+    });
+    const status = await process.status();
+    assert.deepEqual([status.state, status.id, status.pid, status.cwd], ['exited', process.id, process.pid, directory]);
+    assert.deepEqual([status.exit.code, status.command.at(-1)], [3, '$HOME']);
+    assert.ok(Date.parse(status.endedAt) >= Date.parse(status.startedAt));
+  },
+  'bytes arrive as they are, and a large output arrives whole': async () => {
+    const odd = await (await exec(['printf', '\\000\\377a'])).output();
+    assert.deepEqual([...odd.stdout], [0, 255, 97]);
+    const large = await exec(['sh', '-c', 'head -c 3000000 /dev/zero | tr "\\0" x']);
+    const { stdout } = await large.output({ encoding: 'utf8' });
+    assert.deepEqual([stdout.length, stdout.replaceAll('x', '')], [3_000_000, '']);
+  },
+  'output is followed, and read again from a cursor': async () => {
+    const process = await exec(['sh', '-c', `echo one; while [ ! -e ${directory}/go ]; do sleep 0.01; done; echo two`]);
+    const { match, cursor } = await process.waitForLog('one');
+    assert.equal(match, 'one');
+    const soFar = await collect(await process.logs());
+    assert.deepEqual(soFar.map(({ type }) => type), ['stdout']);
+    const later = collect(await process.logs({ since: cursor, follow: true }));
+    const fresh = collect(await process.logs({ replay: false, follow: true }));
+    await sandbox.writeFile(`${directory}/go`, '');
+    for (const events of [await later, await fresh]) {
+      assert.deepEqual(events.map(({ type }) => type), ['stdout', 'terminal']);
+      assert.equal(Buffer.from(events[0].data).toString(), 'two\n');
+      assert.deepEqual([events[1].state, events[1].exit], ['exited', { code: 0, timedOut: false }]);
+    }
+    await fails(process.logs({ since: 'x' }), 'INVALID_PROCESS_CURSOR');
+    await fails(process.logs({ since: '99999' }), 'INVALID_PROCESS_CURSOR');
+  },
+  'a process is found again by its id, and listed': async () => {
+    const process = await exec(['sleep', '1000']);
+    const found = await withHandles(makeSandbox(stored)).getProcess(process.id);
+    assert.equal(found.pid, process.pid);
+    assert.equal((await found.status()).state, 'running');
+    const listed = await listProcesses();
+    assert.deepEqual(listed.find(({ id }) => id === process.id).command, ['sleep', '1000']);
+    await found.kill(9);
+    assert.equal((await process.waitForExit()).signal, 9);
+    assert.equal(await getProcess('no-such'), null);
+  },
+  'a kill ends the whole tree, and another signal reaches the command': async () => {
+    const tree = await exec([
+      'sh',
+      '-c',
+      `setsid sh -c "sleep 1000 & echo \\$! > ${directory}/daemon; wait" & (sleep 1001 & echo $! > ${directory}/grand); sleep 1002`,
+    ]);
+    await until('the tree runs', () => read('daemon') && read('grand'));
+    assert.ok(alive(tree.pid) && alive(read('daemon')) && alive(read('grand')));
+    await tree.kill();
+    assert.deepEqual([tree.pid, read('daemon'), read('grand')].filter(alive), []);
+    assert.deepEqual(await tree.waitForExit(), { code: 143, signal: 15, timedOut: false });
+    await tree.kill();
+    const traps = await exec(['sh', '-c', 'trap "echo caught; exit 7" USR1; echo ready; while :; do sleep 0.01; done']);
+    await traps.waitForLog('ready');
+    await traps.kill(10);
+    assert.equal(await traps.exitCode, 7);
+    assert.equal((await traps.output({ encoding: 'utf8' })).stdout, 'ready\ncaught\n');
+  },
+  'a time limit ends a process with all that it started': async () => {
+    const process = await exec(['sh', '-c', `sleep 1000 & echo $! > ${directory}/limited; wait`], { timeout: 300 });
+    assert.equal((await process.waitForExit()).timedOut, true);
+    assert.deepEqual([process.pid, read('limited')].filter(alive), []);
+  },
+  'what cannot start is told': async () => {
+    const missing = await fails(exec(['/no/such/program']), 'PROCESS_SPAWN_FAILED');
+    assert.match(missing.message, /no such program/);
+    await fails(exec(['true'], { cwd: '/no/such/place' }), 'INVALID_PROCESS_CWD');
+    await fails(exec(['true'], { env: { 'A=B': '' } }), 'INVALID_PROCESS_ENVIRONMENT');
+  },
+  'a wait that its user gives up ends nothing': async () => {
+    const process = await exec(['sleep', '1000']);
+    await fails(process.waitForExit({ timeout: 100 }), 'PROCESS_WAIT_TIMEOUT');
+    const stop = new AbortController();
+    const reading = collect(await process.logs({ follow: true, signal: stop.signal }));
+    stop.abort();
+    await assert.rejects(reading);
+    assert.equal((await process.status()).state, 'running');
+    await process.kill();
+  },
+  'a port is waited for until it answers, or its process has ended': async () => {
+    const script = `require("net").createServer((socket) => socket.end()).listen(0, "127.0.0.1", function () { console.log(this.address().port); })`;
+    const server = await exec([process.execPath, '-e', script]);
+    const { text } = await server.waitForLog(/^\d+\n/);
+    await server.waitForPort(Number(text), { interval: 100, timeout: 20_000 });
+    const other = await exec(['sh', '-c', 'exit 4']);
+    await fails(other.waitForPort(1, { interval: 100, timeout: 20_000 }), 'PROCESS_EXITED_BEFORE_READY');
+    await server.kill();
+  },
+  'changes of files are watched, and asked for': async () => {
+    const path = `${directory}/watched`;
+    await sandbox.mkdir(path);
+    const stream = await sandbox.watch(path, { include: ['*.ts'] });
+    await sandbox.writeFile(`${path}/a.ts`, 'text');
+    const all = [];
+    for await (const event of parseSSEStream(stream)) {
+      all.push(event);
+      if (event.eventType === 'modify') break;
+    }
+    assert.deepEqual(
+      all.map(({ type, eventType }) => [type, eventType]),
+      [['watching', undefined], ['event', 'create'], ['event', 'modify']],
+    );
+    const first = await sandbox.checkChanges(path);
+    await sandbox.writeFile(`${path}/b.ts`, 'text');
+    assert.equal((await sandbox.checkChanges(path, { since: first.version })).status, 'changed');
+    await fails(sandbox.watch(`${directory}/missing`), 'FILE_NOT_FOUND');
+  },
+  'a subscription that is given up holds nothing': async () => {
+    const path = `${directory}/watched`;
+    // The server has 32 watches for a tenant.
+    for (let count = 0; count < 100; count += 1) {
+      await (await sandbox.watch(path)).cancel();
+    }
+    await fails(sandbox.watch(path, { include: ['{a,b}'] }), 'VALIDATION_FAILED');
+  },
   'what is not served is refused with its name': async () => {
     const error = await fails(sandbox.cleanupMountDirectory('/mnt'), 'UNKNOWN_ERROR');
     assert.match(error.message, /mounts\.removeMountDirectory/);
@@ -110,11 +251,11 @@ let failed = 0;
 for (const [name, check] of Object.entries(checks)) {
   try {
     await check();
-    console.log(`ok ${name}`);
+    print(`ok ${name}`);
   } catch (error) {
     failed += 1;
-    console.log(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
+    print(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
   }
 }
-console.log(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
+print(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
 process.exit(failed ? 1 : 0);
