@@ -25,6 +25,8 @@ pub(crate) struct Api {
     pub(crate) places: Places,
     /// Where the contexts of the interpreter are.
     pub(crate) contexts: Places,
+    /// Where the terminals of clients from 0.13 on are.
+    pub(crate) terminals: Places,
     /// The sessions whose shell has exited.
     pub(crate) lost_shells: LostShells,
     /// The open streams of processes and contexts.
@@ -49,6 +51,7 @@ impl Api {
             locks: Locks::default(),
             places: Places::default(),
             contexts: Places::default(),
+            terminals: Places::default(),
             lost_shells: LostShells::default(),
             followers: Followers::default(),
             watches: Arc::new(Semaphore::new(WATCHES)),

@@ -53,6 +53,10 @@ pub(crate) enum Code {
     InvalidProcessEnvironment,
     InvalidProcessCursor,
     ProcessSpawnFailed,
+    TerminalNotFound,
+    InvalidTerminalCwd,
+    InvalidTerminalCursor,
+    TerminalControlError,
     UnknownError,
     InternalError,
 }
@@ -111,6 +115,10 @@ impl Code {
             Code::InvalidProcessEnvironment => ("INVALID_PROCESS_ENVIRONMENT", StatusCode::BAD_REQUEST),
             Code::InvalidProcessCursor => ("INVALID_PROCESS_CURSOR", StatusCode::BAD_REQUEST),
             Code::ProcessSpawnFailed => ("PROCESS_SPAWN_FAILED", INTERNAL),
+            Code::TerminalNotFound => ("TERMINAL_NOT_FOUND", StatusCode::NOT_FOUND),
+            Code::InvalidTerminalCwd => ("INVALID_TERMINAL_CWD", StatusCode::BAD_REQUEST),
+            Code::InvalidTerminalCursor => ("INVALID_TERMINAL_CURSOR", StatusCode::BAD_REQUEST),
+            Code::TerminalControlError => ("TERMINAL_CONTROL_ERROR", INTERNAL),
             Code::UnknownError => ("UNKNOWN_ERROR", INTERNAL),
             Code::InternalError => ("INTERNAL_ERROR", INTERNAL),
         }

@@ -93,17 +93,7 @@ impl ProcessId {
     }
 
     fn fresh() -> ProcessId {
-        let ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let mut random = [0; 8];
-        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        let mut left = u64::from_le_bytes(random);
-        let mut word = String::new();
-        for _ in 0..6 {
-            let digit = u32::try_from(left % 36).ok().and_then(|digit| char::from_digit(digit, 36));
-            word.extend(digit);
-            left /= 36;
-        }
-        ProcessId { text: format!("proc_{ms}_{word}"), is_chosen: false }
+        ProcessId { text: fresh_id("proc"), is_chosen: false }
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -114,6 +104,21 @@ impl ProcessId {
     pub(crate) fn is_chosen(&self) -> bool {
         self.is_chosen
     }
+}
+
+/// Makes an id of the form that the reference has.
+pub(crate) fn fresh_id(prefix: &str) -> String {
+    let ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let mut random = [0; 8];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+    let mut left = u64::from_le_bytes(random);
+    let mut word = String::new();
+    for _ in 0..6 {
+        let digit = u32::try_from(left % 36).ok().and_then(|digit| char::from_digit(digit, 36));
+        word.extend(digit);
+        left /= 36;
+    }
+    format!("{prefix}_{ms}_{word}")
 }
 
 /// An id is shown to people and is a segment of a URL: it has no control characters and cannot be taken for a path.

@@ -6,7 +6,7 @@
 //! - `processes` — background commands: recorded execs beside the shell; `log_events` — their output as objects.
 //! - `ports` — waits for a port; `git` — clones a repository.
 //! - `interpreter` — runs code in contexts, which keep its state.
-//! - `pty` — the terminal of a session.
+//! - `pty` — the terminal of a session; `terminals` — those of clients from 0.13 on.
 //! - `ws` — all routes over one WebSocket; `rpc` — the same as calls of methods.
 //! - `watch` — reports changes below a directory; `watched` — the directory trees of inotify(7).
 //! - `json_body`, `output` — JSON that is written in parts.
@@ -43,6 +43,7 @@ mod rpc;
 mod runtime;
 mod sessions;
 mod sse;
+mod terminals;
 mod time;
 mod tool;
 mod watch;
@@ -117,7 +118,8 @@ fn router(app: AppState) -> Router {
         .merge(files::stream_routes())
         .merge(runtime::routes())
         .merge(ports::call_routes())
-        .merge(processes::word_routes());
+        .merge(processes::word_routes())
+        .merge(terminals::routes());
     let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
     finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)).merge(rpc::routes(for_calls)), &api)
 }

@@ -16,4 +16,4 @@ pub(crate) use look::{Watched, watched_process};
 pub(crate) use routes::{answer_start, answer_stream, routes};
 pub(crate) use script::{Environment, plain_command};
 pub(crate) use status::code_of;
-pub(crate) use words::word_routes;
+pub(crate) use words::{directory_of, word_routes, words_of};

@@ -119,15 +119,24 @@ impl Launch {
     ///
     /// # Errors
     /// When the session's shell does not answer.
-    fn describe(&mut self, api: &Api, session: &Session) -> Result<ExecStart, ApiError> {
+    pub(crate) fn describe(&mut self, api: &Api, session: &Session) -> Result<ExecStart, ApiError> {
         let env = std::mem::take(&mut self.env);
-        let Some(words) = &self.words else { return command_in_session(session, &self.command, env) };
-        let mut start = ExecStart::new(words);
-        start.environment =
-            env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
-        start.directory = Some(sessions::usual_directory(api));
-        start.labels.insert(WORDS.to_owned(), words_label(words));
-        start.labels.extend(self.cwd.clone().map(|cwd| (CWD.to_owned(), cwd)));
+        let mut start = match &self.words {
+            None => command_in_session(session, &self.command, env)?,
+            Some(words) => {
+                let mut start = ExecStart::new(words);
+                start.environment =
+                    env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
+                start.directory = Some(sessions::usual_directory(api));
+                start.labels.insert(WORDS.to_owned(), words_label(words));
+                start.labels.extend(self.cwd.clone().map(|cwd| (CWD.to_owned(), cwd)));
+                start
+            }
+        };
+        if let Some(cwd) = &self.cwd {
+            // A relative directory begins in that of the shell.
+            start.directory = Some(start.directory.take().unwrap_or_default().join(cwd));
+        }
         Ok(start)
     }
 }
@@ -198,10 +207,6 @@ fn start(api: &Api, session: &Session, id: &ProcessId, mut launch: Launch) -> Re
     let cwd = launch.cwd.clone();
     let has_words = launch.words.is_some();
     let mut start = launch.describe(api, session)?;
-    if let Some(cwd) = &cwd {
-        // A relative directory begins in that of the shell.
-        start.directory = Some(start.directory.take().unwrap_or_default().join(cwd));
-    }
     start.timeout = launch.timeout;
     start.grace = GRACE;
     start.log_limit = api.output_limit();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
-use penfold_control::execs;
+use penfold_control::execs::{self, ExecView};
 use penfold_state::error_chain;
 use penfold_state::log::Stream;
 use serde::Deserialize;
@@ -73,25 +73,31 @@ async fn one(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult
     Ok(success_answer(json!({ "process": process })))
 }
 
+/// Returns the words of a command. Clients before 0.13 start processes with a command for bash.
+pub(crate) fn words_of(view: &ExecView) -> Vec<String> {
+    let words = view.labels.get(WORDS).and_then(|words| serde_json::from_str(words).ok());
+    words.unwrap_or_else(|| {
+        let command = view.labels.get(COMMAND).map_or("", String::as_str);
+        ["bash", "-c", command].map(str::to_owned).to_vec()
+    })
+}
+
+/// Returns the directory that the client chose.
+pub(crate) fn directory_of(view: &ExecView) -> Option<&str> {
+    view.labels.get(CWD).map(String::as_str)
+}
+
 fn describe(seen: &Seen) -> Value {
     let view = &seen.exec.view;
-    let label = |name| view.labels.get(name);
-    let words = label(WORDS).and_then(|words| serde_json::from_str::<Vec<String>>(words).ok());
-    // Clients before 0.13 start processes with a command for bash.
-    let words = words.unwrap_or_else(|| {
-        ["bash", "-c", label(COMMAND).map_or("", String::as_str)].map(str::to_owned).to_vec()
-    });
     let mut process = json!({
         "id": seen.id,
         "pid": view.leader_pid.unwrap_or_default(),
-        "command": words,
+        "command": words_of(view),
         "startedAt": time::iso_time(view.started_at_ms),
         "state": "running",
     });
     if let Some(fields) = process.as_object_mut() {
-        if let Some(cwd) = label(CWD) {
-            fields.insert("cwd".to_owned(), cwd.as_str().into());
-        }
+        fields.extend(directory_of(view).map(|cwd| ("cwd".to_owned(), cwd.into())));
         if let (false, Value::Object(ended)) = (seen.is_running(), ended_state(view.exit, view.cause)) {
             fields.extend(ended);
             let ended_at = view.ended_at_ms.unwrap_or(view.started_at_ms);

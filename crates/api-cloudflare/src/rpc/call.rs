@@ -15,7 +15,7 @@ use super::methods::{FindMethod, Method, ResultOf};
 use super::outcome::{Good, Outcome, await_result};
 use super::session::Arguments;
 use super::source::{Source, Subscription};
-use super::wire::{Failure, Id, Value};
+use super::wire::{Failure, Id, Value, text_of_bytes};
 use crate::files::SIZE;
 use crate::time;
 
@@ -52,7 +52,12 @@ impl Routes {
         for (id, (pending, path)) in results {
             found.insert(id, (await_result(pending).await, path));
         }
-        let values = values.into_iter().map(|value| Ok(to_json(value, &found)?.unwrap_or_default()));
+        let by_name = find(name, &[]);
+        let takes_bytes = |at| by_name.as_ref().is_ok_and(|method| method.takes_bytes(at));
+        let values = values.into_iter().enumerate().map(|(at, value)| match value {
+            Value::Bytes(bytes) if takes_bytes(at) => Ok(text_of_bytes(&bytes).into()),
+            value => Ok(to_json(value, &found)?.unwrap_or_default()),
+        });
         let values = values.collect::<Result<Vec<_>, Failure>>()?;
         drop(found);
         let method = find(name, &values)?;

@@ -27,6 +27,8 @@ pub(crate) struct Method {
 pub(super) enum Parameter {
     /// A field of the body.
     Field(&'static str),
+    /// The same, and the argument is bytes.
+    Bytes(&'static str),
     /// The fields of this object are fields of the body.
     Fields,
     /// A segment of the path.
@@ -275,6 +277,11 @@ impl Method {
         self.parameters.iter().any(|parameter| matches!(parameter, Listeners))
     }
 
+    /// Tells whether the argument at this place is bytes.
+    pub(crate) fn takes_bytes(&self, at: usize) -> bool {
+        matches!(self.parameters.get(at), Some(Parameter::Bytes(_)))
+    }
+
     /// Tells whether the method reads a stream of the client.
     pub(crate) fn reads_stream(&self) -> bool {
         self.parameters.iter().any(|parameter| matches!(parameter, Stream))
@@ -294,7 +301,7 @@ impl Method {
         let mut query = Vec::new();
         for (parameter, argument) in self.parameters.iter().zip(arguments) {
             match (parameter, argument) {
-                (Field(name), value) if !value.is_null() => {
+                (Field(name) | Parameter::Bytes(name), value) if !value.is_null() => {
                     fields.insert((*name).to_owned(), value.clone());
                 }
                 (Fields, Json::Object(given)) => {
@@ -307,7 +314,7 @@ impl Method {
                 (Fields, value) if !value.is_null() => {
                     return Err(Failure::new(&format!("{}: options are an object", self.name)));
                 }
-                (Field(_) | Fields | Query(_) | Stream | Listeners, _) => {}
+                (Field(_) | Parameter::Bytes(_) | Fields | Query(_) | Stream | Listeners, _) => {}
             }
         }
         if !query.is_empty() {

@@ -5,7 +5,7 @@
 use axum::http::Method as Verb;
 use serde_json::{Map, Value as Json};
 
-use super::methods::Parameter::{Field, Fields, Query, Segment, Stream};
+use super::methods::Parameter::{Bytes, Field, Fields, Query, Segment, Stream};
 use super::methods::{Method, READ_BYTES, ResultOf, method};
 use super::source::Form;
 use super::wire::Failure;
@@ -41,6 +41,25 @@ static METHODS: &[Method] = &[
     method("processes.kill", Verb::POST, "/rpc/process/{}/kill", &[Segment, Field("signal")])
         .gives(ResultOf::Nothing),
     method("processes.hasActive", Verb::GET, "/rpc/processes/active", &[]).gives(ResultOf::FieldOf("active")),
+    method("terminals.create", Verb::POST, "/rpc/terminals", &[Fields]).gives(ResultOf::FieldOf("terminal")),
+    method("terminals.get", Verb::GET, "/rpc/terminal/{}", &[Segment]).gives(ResultOf::FieldOf("terminal")),
+    method("terminals.list", Verb::GET, "/rpc/terminals", &[]).gives(ResultOf::FieldOf("terminals")),
+    method("terminals.output", Verb::POST, "/rpc/terminal/{}/output", &[Segment, Fields])
+        .gives(ResultOf::Subscription(Form::Events)),
+    method("terminals.write", Verb::POST, "/rpc/terminal/{}/write", &[Segment, Bytes("data")])
+        .gives(ResultOf::Nothing),
+    method(
+        "terminals.resize",
+        Verb::POST,
+        "/rpc/terminal/{}/resize",
+        &[Segment, Field("cols"), Field("rows")],
+    )
+    .gives(ResultOf::Nothing),
+    method("terminals.interrupt", Verb::POST, "/rpc/terminal/{}/interrupt", &[Segment])
+        .gives(ResultOf::Nothing),
+    method("terminals.terminate", Verb::POST, "/rpc/terminal/{}/terminate", &[Segment])
+        .gives(ResultOf::Nothing),
+    method("terminals.hasActive", Verb::GET, "/rpc/terminals/active", &[]).gives(ResultOf::FieldOf("active")),
     method("ports.openWatch", Verb::POST, OPEN_WATCH, &[Field("port"), Fields])
         .gives(ResultOf::Subscription(Form::Events)),
     method("watch.watch", Verb::POST, "/api/watch", &[Fields]).gives(ResultOf::Subscription(Form::Bytes)),

@@ -300,6 +300,11 @@ pub(crate) fn event(event: Json) -> Json {
     value
 }
 
+/// Writes bytes as a route takes them in a field: base64.
+pub(crate) fn text_of_bytes(bytes: &[u8]) -> String {
+    BASE64.encode(bytes)
+}
+
 /// Writes a call of a function of the client. It is released with its result.
 pub(crate) fn call(function: Id, argument: &Json) -> String {
     json!(["stream", ["pipeline", function, [], [argument]]]).to_string()

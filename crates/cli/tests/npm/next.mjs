@@ -73,6 +73,25 @@ const collect = async (stream) => {
   return all;
 };
 
+/** Reads the output of a terminal until it has this text; a text must not come within 20 s by itself. */
+const showUntil = async (output, wanted) => {
+  let text = '';
+  for (;;) {
+    const { done, value } = await output.next();
+    assert.ok(!done && value.type !== 'terminal', `it ended without ${wanted}: ${text}`);
+    text += Buffer.from(value.data).toString();
+    if (wanted instanceof RegExp ? wanted.test(text) : text.includes(wanted)) return { text, cursor: value.cursor };
+  }
+};
+const rest = async (output) => {
+  const all = [];
+  for (;;) {
+    const { done, value } = await output.next();
+    if (done) return all;
+    all.push(value);
+  }
+};
+
 const checks = {
   'the runtime is the same for every client': async () => {
     await sandbox.exists('/');
@@ -213,6 +232,48 @@ const checks = {
     const other = await exec(['sh', '-c', 'exit 4']);
     await fails(other.waitForPort(1, { interval: 100, timeout: 20_000 }), 'PROCESS_EXITED_BEFORE_READY');
     await server.kill();
+  },
+  'a terminal shows what runs in it, and hears what is typed': async () => {
+    const { snapshot, capability } = await sandbox.createTerminal({
+      command: ['bash', '--norc'],
+      cwd: directory,
+      env: { PS1: '> ', COLOUR: 'blue' },
+      cols: 91,
+      rows: 17,
+    });
+    const { id, pid } = snapshot;
+    assert.deepEqual([snapshot.status, snapshot.command, snapshot.cwd], ['running', ['bash', '--norc'], directory]);
+    const output = await capability.openOutput({ replay: true, follow: true });
+    await showUntil(output, '> ');
+    await capability.write(Buffer.from('echo $COLOUR-$(stty size)-é; sleep 1000\n'));
+    const { cursor } = await showUntil(output, 'blue-17 91-é');
+    await capability.interrupt();
+    await showUntil(output, '> ');
+    await capability.resize(40, 10);
+    await capability.write(Buffer.from('stty size; setsid sleep 1000 & echo pid $!.\n'));
+    const [, daemon] = (await showUntil(output, /pid (\d+)\./)).text.match(/pid (\d+)\./);
+    assert.ok(alive(pid) && alive(daemon));
+    const again = await (await makeSandbox(stored).getTerminal(id)).capability.openOutput({ since: cursor });
+    assert.match((await showUntil(again, '10 40')).text, /10 40/);
+    assert.ok((await sandbox.listTerminals()).some((terminal) => terminal.snapshot.id === id));
+    assert.ok(!(await listProcesses()).some((process) => process.id === id));
+    await capability.terminate();
+    assert.deepEqual([pid, daemon].filter(alive), []);
+    const events = await rest(output);
+    assert.deepEqual([events.at(-1).type, events.at(-1).state, events.at(-1).terminalId], ['terminal', 'exited', id]);
+    assert.equal((await capability.getSnapshot()).status, 'exited');
+    await fails(capability.write(Buffer.from('x')), 'TERMINAL_CONTROL_ERROR');
+    await capability.terminate();
+  },
+  'a terminal whose command ends has its code': async () => {
+    const { capability } = await sandbox.createTerminal({ command: ['sh', '-c', 'exit 5'] });
+    const events = await rest(await capability.openOutput({ replay: true, follow: true }));
+    assert.deepEqual(events.at(-1).exit, { code: 5, timedOut: false });
+    assert.equal(await sandbox.getTerminal('no-such'), null);
+    await fails(capability.openOutput({ since: 'x' }), 'INVALID_TERMINAL_CURSOR');
+    await fails(sandbox.createTerminal({ command: ['sh'], cwd: '/no/such' }), 'INVALID_TERMINAL_CWD');
+    await fails(sandbox.createTerminal({ command: ['/no/such'] }), 'TERMINAL_CONTROL_ERROR');
+    await fails(sandbox.createTerminal({ command: [] }), 'INVALID_COMMAND');
   },
   'changes of files are watched, and asked for': async () => {
     const path = `${directory}/watched`;
