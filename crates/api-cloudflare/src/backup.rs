@@ -1,6 +1,7 @@
 //! `/api/backup/*`: a directory of the host as a tar archive, by the host's tar, in the sandbox of the session.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,6 +99,11 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/api/backup/create", post(create))
         .route("/api/backup/restore", post(restore))
         .route("/api/backup/upload-parts", post(upload_parts))
+}
+
+/// The routes that clients from 0.13 on call, too. Only calls over `/rpc` reach them.
+pub(crate) fn call_routes() -> Router<ApiState> {
+    Router::new().route("/rpc/backup/prepare", post(prepare)).route("/rpc/backup/cleanup", post(clean_up))
 }
 
 #[derive(Debug, Deserialize)]
@@ -199,6 +205,33 @@ async fn restore(
     Ok(success_answer(json!({ "dir": dir })))
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ArchiveRequest {
+    archive_path: String,
+}
+
+/// Tells how large the archive is that a restore would find; 0 if there is none.
+async fn prepare(State(api): State<ApiState>, Parsed(request): Parsed<ArchiveRequest>) -> RouteResult {
+    let backup = Backup::of_archive(request, Code::BackupRestoreFailed, "backup.restore")?;
+    api.call(move |_| match std::fs::metadata(&backup.archive) {
+        Ok(metadata) => Ok(success_answer(json!({ "existingSize": metadata.len() }))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(success_answer(json!({ "existingSize": 0 }))),
+        Err(error) => Err(backup.failed(&error.to_string())),
+    })
+    .await
+}
+
+/// Removes an archive. One that is missing is no error.
+async fn clean_up(State(api): State<ApiState>, Parsed(request): Parsed<ArchiveRequest>) -> RouteResult {
+    let backup = Backup::of_archive(request, Code::BackupCreateFailed, "backup.create")?;
+    api.call(move |_| match std::fs::remove_file(&backup.archive) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(backup.failed(&error.to_string())),
+        _ => Ok(success_answer(json!({}))),
+    })
+    .await
+}
+
 /// Refuses to send an archive elsewhere: clients ask for that with a bucket of the platform.
 async fn upload_parts(_read: Bytes) -> ApiError {
     let message =
@@ -220,6 +253,22 @@ impl Backup {
             let _ = fs::remove_dir(&self.stage);
         }
         None
+    }
+
+    /// An archive for which the directory does not matter.
+    fn of_archive(
+        request: ArchiveRequest,
+        failure: Code,
+        operation: &'static str,
+    ) -> Result<Backup, ApiError> {
+        let backup = Backup {
+            dir: "/".to_owned(),
+            stage: PathBuf::new(),
+            archive: request.archive_path,
+            failure,
+            operation,
+        };
+        backup.check().map(|()| backup)
     }
 
     fn invalid(&self, why: &str) -> ApiError {

@@ -118,6 +118,7 @@ fn router(app: AppState) -> Router {
         .merge(files::stream_routes())
         .merge(runtime::routes())
         .merge(ports::call_routes())
+        .merge(backup::call_routes())
         .merge(processes::word_routes())
         .merge(terminals::routes());
     let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));

@@ -73,6 +73,10 @@ static METHODS: &[Method] = &[
     method("backup.restoreArchive", Verb::POST, "/api/backup/restore", &[Field("dir"), Field("archivePath")]),
     method("backup.extractArchive", Verb::POST, "/api/backup/restore", &[Field("dir"), Field("archivePath")])
         .gives(ResultOf::Nothing),
+    method("backup.prepareRestore", Verb::POST, "/rpc/backup/prepare", &[Fields]),
+    method("backup.cleanupArchive", Verb::POST, "/rpc/backup/cleanup", &[Field("archivePath")])
+        .gives(ResultOf::Nothing),
+    method("backup.uploadArchive", Verb::POST, "/api/backup/upload-parts", &[Fields]),
     method("backup.uploadParts", Verb::POST, "/api/backup/upload-parts", &[Fields]),
 ];
 

@@ -195,7 +195,8 @@ const checks = {
     assert.ok(alive(tree.pid) && alive(read('daemon')) && alive(read('grand')));
     await tree.kill();
     assert.deepEqual([tree.pid, read('daemon'), read('grand')].filter(alive), []);
-    assert.deepEqual(await tree.waitForExit(), { code: 143, signal: 15, timedOut: false });
+    // The shell may see the end of its last command before its own signal.
+    assert.equal(await tree.exitCode, 143);
     await tree.kill();
     const traps = await exec(['sh', '-c', 'trap "echo caught; exit 7" USR1; echo ready; while :; do sleep 0.01; done']);
     await traps.waitForLog('ready');
@@ -245,12 +246,13 @@ const checks = {
     assert.deepEqual([snapshot.status, snapshot.command, snapshot.cwd], ['running', ['bash', '--norc'], directory]);
     const output = await capability.openOutput({ replay: true, follow: true });
     await showUntil(output, '> ');
-    await capability.write(Buffer.from('echo $COLOUR-$(stty size)-é; sleep 1000\n'));
+    // What is typed reaches the command that prints this: bash has given it the terminal.
+    await capability.write(Buffer.from(`sh -c 'echo $COLOUR-$(stty size)-é; exec sleep 1000'\n`));
     const { cursor } = await showUntil(output, 'blue-17 91-é');
     await capability.interrupt();
     await showUntil(output, '> ');
     await capability.resize(40, 10);
-    await capability.write(Buffer.from('stty size; setsid sleep 1000 & echo pid $!.\n'));
+    await capability.write(Buffer.from('stty size; setsid sh -c "echo pid \\$\\$.; exec sleep 1000" &\n'));
     const [, daemon] = (await showUntil(output, /pid (\d+)\./)).text.match(/pid (\d+)\./);
     assert.ok(alive(pid) && alive(daemon));
     const again = await (await makeSandbox(stored).getTerminal(id)).capability.openOutput({ since: cursor });
@@ -293,6 +295,25 @@ const checks = {
     await sandbox.writeFile(`${path}/b.ts`, 'text');
     assert.equal((await sandbox.checkChanges(path, { since: first.version })).status, 'changed');
     await fails(sandbox.watch(`${directory}/missing`), 'FILE_NOT_FOUND');
+  },
+  'a directory is kept in an archive, and restored': async () => {
+    const [dir, archivePath] = [`${directory}/kept`, `${directory}/archives/kept.tar`];
+    await sandbox.mkdir(dir);
+    await sandbox.writeFile(`${dir}/a.txt`, 'text');
+    // Without a bucket, the public methods of the class do not get so far.
+    const backup = (call) => sandbox.runtimeRunner.runWaking('backup', ({ control }) => call(control.backup));
+    const { sizeBytes } = await backup((api) => api.createArchive(dir, archivePath, { compression: { format: 'gzip' } }));
+    assert.ok(sizeBytes > 0);
+    const prepare = (path) => backup((api) => api.prepareRestore({ dir, backupId: 'x', archivePath: path }));
+    assert.deepEqual([(await prepare(archivePath)).existingSize, (await prepare('/no/such')).existingSize], [sizeBytes, 0]);
+    await sandbox.writeFile(`${dir}/b.txt`, 'text');
+    await backup((api) => api.extractArchive(dir, archivePath));
+    assert.deepEqual((await sandbox.listFiles(dir)).files.map(({ name }) => name), ['a.txt']);
+    await backup((api) => api.cleanupArchive(archivePath));
+    await backup((api) => api.cleanupArchive(archivePath));
+    assert.equal((await sandbox.exists(archivePath)).exists, false);
+    await fails(backup((api) => api.uploadArchive({ archivePath, url: 'x', timeoutMs: 1 })), 'BACKUP_CREATE_FAILED');
+    await fails(backup((api) => api.downloadArchive({})), 'UNKNOWN_ERROR');
   },
   'a subscription that is given up holds nothing': async () => {
     const path = `${directory}/watched`;
