@@ -13,7 +13,7 @@ const inert = `
   export class RpcTarget {}
   export class WorkerEntrypoint {}
   export class DurableObject {}
-  export const getContainer = () => undefined;
+  export const getContainer = (container) => container;
   export const switchPort = (request) => request;
   export const env = {};
   export const tracing = undefined;

@@ -1,4 +1,4 @@
-// Drives a server with the published prerelease of 0.13: its class `Sandbox`, whose container is the server.
+// Drives a server with the published prerelease of 0.13, by its `getSandbox`: the container of the sandbox is the server.
 //
 //   node --import ./hooks.mjs next.mjs CLIENT BASE_URL DIRECTORY
 //
@@ -9,9 +9,7 @@ import { readFileSync } from 'node:fs';
 import { open } from './rpc.mjs';
 
 const [alias, baseUrl, directory] = process.argv.slice(2);
-const { Sandbox, parseSSEStream, streamFile } = await import(alias);
-// Makes handles of processes, as the platform's `getSandbox` does.
-const { createExtensionProcessSandbox: withHandles } = await import(`${alias}/extensions`);
+const { Sandbox, getSandbox, parseSSEStream, streamFile } = await import(alias);
 // The client logs each of its calls.
 const print = (text) => process.stdout.write(`${text}\n`);
 for (const level of ['debug', 'log', 'info', 'warn', 'error']) console[level] = () => {};
@@ -31,7 +29,8 @@ const makeSandbox = (stored = new Map()) => {
     container: { running: true, getTcpPort: () => ({ fetch }) },
     blockConcurrencyWhile: (work) => work(),
   };
-  return new Sandbox(ctx, {});
+  // On the platform, this looks for the object of the class. Here it is its own.
+  return getSandbox(new Sandbox(ctx, {}), 'npm');
 };
 
 const stored = new Map();
@@ -66,7 +65,7 @@ const read = (file) => {
   }
 };
 
-const { exec, getProcess, listProcesses } = withHandles(sandbox);
+const { exec, getProcess, listProcesses } = sandbox;
 const collect = async (stream) => {
   const all = [];
   for await (const event of stream) all.push(event);
@@ -77,7 +76,7 @@ const collect = async (stream) => {
 const showUntil = async (output, wanted) => {
   let text = '';
   for (;;) {
-    const { done, value } = await output.next();
+    const { done, value } = await output.read();
     assert.ok(!done && value.type !== 'terminal', `it ended without ${wanted}: ${text}`);
     text += Buffer.from(value.data).toString();
     if (wanted instanceof RegExp ? wanted.test(text) : text.includes(wanted)) return { text, cursor: value.cursor };
@@ -86,7 +85,7 @@ const showUntil = async (output, wanted) => {
 const rest = async (output) => {
   const all = [];
   for (;;) {
-    const { done, value } = await output.next();
+    const { done, value } = await output.read();
     if (done) return all;
     all.push(value);
   }
@@ -176,7 +175,7 @@ const checks = {
   },
   'a process is found again by its id, and listed': async () => {
     const process = await exec(['sleep', '1000']);
-    const found = await withHandles(makeSandbox(stored)).getProcess(process.id);
+    const found = await makeSandbox(stored).getProcess(process.id);
     assert.equal(found.pid, process.pid);
     assert.equal((await found.status()).state, 'running');
     const listed = await listProcesses();
@@ -235,44 +234,49 @@ const checks = {
     await server.kill();
   },
   'a terminal shows what runs in it, and hears what is typed': async () => {
-    const { snapshot, capability } = await sandbox.createTerminal({
+    const terminal = await sandbox.createTerminal({
       command: ['bash', '--norc'],
       cwd: directory,
       env: { PS1: '> ', COLOUR: 'blue' },
       cols: 91,
       rows: 17,
     });
+    const snapshot = await terminal.getSnapshot();
     const { id, pid } = snapshot;
     assert.deepEqual([snapshot.status, snapshot.command, snapshot.cwd], ['running', ['bash', '--norc'], directory]);
-    const output = await capability.openOutput({ replay: true, follow: true });
+    const output = (await terminal.output({ replay: true, follow: true })).getReader();
     await showUntil(output, '> ');
     // What is typed reaches the command that prints this: bash has given it the terminal.
-    await capability.write(Buffer.from(`sh -c 'echo $COLOUR-$(stty size)-é; exec sleep 1000'\n`));
+    await terminal.write(Buffer.from(`sh -c 'echo $COLOUR-$(stty size)-é; exec sleep 1000'\n`));
     const { cursor } = await showUntil(output, 'blue-17 91-é');
-    await capability.interrupt();
+    await terminal.interrupt();
     await showUntil(output, '> ');
-    await capability.resize(40, 10);
-    await capability.write(Buffer.from('stty size; setsid sh -c "echo pid \\$\\$.; exec sleep 1000" &\n'));
+    await terminal.write(Buffer.from(`sh -c 'trap "stty size; exit" WINCH; echo ar""med; while :; do sleep 0.01; done'\n`));
+    await showUntil(output, 'armed');
+    await terminal.resize(40, 10);
+    await showUntil(output, '10 40');
+    await showUntil(output, '> ');
+    await terminal.write(Buffer.from('setsid sh -c "echo pid \\$\\$.; exec sleep 1000" &\n'));
     const [, daemon] = (await showUntil(output, /pid (\d+)\./)).text.match(/pid (\d+)\./);
     assert.ok(alive(pid) && alive(daemon));
-    const again = await (await makeSandbox(stored).getTerminal(id)).capability.openOutput({ since: cursor });
-    assert.match((await showUntil(again, '10 40')).text, /10 40/);
-    assert.ok((await sandbox.listTerminals()).some((terminal) => terminal.snapshot.id === id));
+    const again = (await (await makeSandbox(stored).getTerminal(id)).output({ since: cursor })).getReader();
+    await showUntil(again, '10 40');
+    await again.cancel();
+    assert.ok((await sandbox.listTerminals()).some((one) => one.id === id));
     assert.ok(!(await listProcesses()).some((process) => process.id === id));
-    await capability.terminate();
+    await terminal.terminate();
     assert.deepEqual([pid, daemon].filter(alive), []);
     const events = await rest(output);
     assert.deepEqual([events.at(-1).type, events.at(-1).state, events.at(-1).terminalId], ['terminal', 'exited', id]);
-    assert.equal((await capability.getSnapshot()).status, 'exited');
-    await fails(capability.write(Buffer.from('x')), 'TERMINAL_CONTROL_ERROR');
-    await capability.terminate();
+    assert.equal((await terminal.getSnapshot()).status, 'exited');
+    await fails(terminal.write(Buffer.from('x')), 'TERMINAL_CONTROL_ERROR');
+    await terminal.terminate();
   },
   'a terminal whose command ends has its code': async () => {
-    const { capability } = await sandbox.createTerminal({ command: ['sh', '-c', 'exit 5'] });
-    const events = await rest(await capability.openOutput({ replay: true, follow: true }));
-    assert.deepEqual(events.at(-1).exit, { code: 5, timedOut: false });
+    const terminal = await sandbox.createTerminal({ command: ['sh', '-c', 'exit 5'] });
+    assert.deepEqual(await terminal.waitForExit(), { code: 5, timedOut: false });
     assert.equal(await sandbox.getTerminal('no-such'), null);
-    await fails(capability.openOutput({ since: 'x' }), 'INVALID_TERMINAL_CURSOR');
+    await fails(terminal.output({ since: 'x' }), 'INVALID_TERMINAL_CURSOR');
     await fails(sandbox.createTerminal({ command: ['sh'], cwd: '/no/such' }), 'INVALID_TERMINAL_CWD');
     await fails(sandbox.createTerminal({ command: ['/no/such'] }), 'TERMINAL_CONTROL_ERROR');
     await fails(sandbox.createTerminal({ command: [] }), 'INVALID_COMMAND');
