@@ -1,6 +1,6 @@
 //! The Cloudflare Sandbox API, at `/`, as a [`Dialect`] of the server: the wire format of the reference, with penfold's guarantees behind it.
 //!
-//! - `request`, `ids`, `answer`, `error`, `sse` — the wire: bodies, ids, answers, errors, events.
+//! - `request`, `ids`, `answer`, `error`, `sse`, `event_reader` — the wire: bodies, ids, answers, errors, events.
 //! - `files`, `info`, `runtime` — routes that need no sandbox.
 //! - `sessions` — a session is a sandbox with a persistent shell; `execute` — commands in that shell.
 //! - `processes` — background commands: recorded execs beside the shell; `log_events` — their output as objects.
@@ -23,6 +23,7 @@ mod api;
 mod backup;
 mod claims;
 mod error;
+mod event_reader;
 mod execute;
 mod files;
 mod git;
@@ -75,7 +76,10 @@ pub const DIALECT: Dialect = Dialect {
 
 /// Tells whether a request changes nothing. Over a socket comes anything.
 fn only_reads(method: &Method, path: &str) -> bool {
-    files::only_reads(method, path) && ![pty::PATH, rpc::PATH].contains(&path) && !ws::PATHS.contains(&path)
+    files::only_reads(method, path)
+        && ![pty::PATH, terminals::PATH].contains(&path)
+        && !path.starts_with(rpc::PATH)
+        && !ws::PATHS.contains(&path)
 }
 
 /// Tells whether a request ends a session or processes.
@@ -122,7 +126,8 @@ fn router(app: AppState) -> Router {
         .merge(processes::word_routes())
         .merge(terminals::routes());
     let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
-    finish(routes.merge(pty::routes()).merge(ws::routes(&over_sockets)).merge(rpc::routes(for_calls)), &api)
+    let sockets = pty::routes().merge(terminals::socket_routes()).merge(ws::routes(&over_sockets));
+    finish(routes.merge(sockets).merge(rpc::routes(for_calls)), &api)
 }
 
 fn finish(routes: Router<ApiState>, api: &ApiState) -> Router {

@@ -31,6 +31,13 @@ pub(crate) struct WantedOutput {
     follow: Option<bool>,
 }
 
+impl WantedOutput {
+    /// The output after this cursor; without one, all of it.
+    pub(crate) fn after(cursor: Option<String>, follows: bool) -> WantedOutput {
+        WantedOutput { since: cursor, replay: None, follow: Some(follows) }
+    }
+}
+
 /// The events of an exec.
 #[derive(Debug)]
 pub(crate) struct LogEvents {

@@ -3,7 +3,7 @@
 //! - `wire` — messages and values as text; `session` — what the client can refer to.
 //! - `methods` — each method and its route; `methods_next` — the same from 0.13 on.
 //! - `call` — a call as a request to its route; `outcome` — its result; `source` — streams and subscriptions among the results.
-//! - `events` — the events of an answer; `listeners` — functions of the client that hear them.
+//! - `listeners` — functions of the client that hear the events of an answer.
 //! - `outgoing` — results and streams to the client; `pipe` — streams of the client.
 //!
 //! A call goes to the same routes as over HTTP, so nothing of a method is said twice. When the socket closes, calls under way are
@@ -13,7 +13,6 @@
 //! holds in memory is bounded.
 
 mod call;
-mod events;
 mod listeners;
 mod methods;
 mod methods_next;

@@ -37,17 +37,22 @@ async fn metadata(State(api): State<ApiState>) -> RouteResult {
 }
 
 async fn activate(State(api): State<ApiState>, Parsed(wanted): Parsed<Activation>) -> RouteResult {
-    api.call(move |api| {
-        let incarnation = incarnation(api)?;
-        if wanted.incarnation != incarnation {
-            let message = "the runtime incarnation does not match: the host or the state root is another one";
-            return Err(ApiError::new(Code::ControlProtocolIncompatible, message)
-                .with("expectedRuntimeIncarnationID", wanted.incarnation)
-                .with("runtimeIncarnationID", incarnation));
-        }
-        Ok(success_answer(describe(&incarnation)))
-    })
-    .await
+    api.call(move |api| Ok(success_answer(describe(&check_incarnation(api, &wanted.incarnation)?)))).await
+}
+
+/// Checks that a client expects this runtime, and returns the incarnation.
+///
+/// # Errors
+/// When it expects another one.
+pub(crate) fn check_incarnation(api: &Api, expected: &str) -> Result<String, ApiError> {
+    let incarnation = incarnation(api)?;
+    if expected != incarnation {
+        let message = "the runtime incarnation does not match: the host or the state root is another one";
+        return Err(ApiError::new(Code::ControlProtocolIncompatible, message)
+            .with("expectedRuntimeIncarnationID", expected)
+            .with("runtimeIncarnationID", incarnation));
+    }
+    Ok(incarnation)
 }
 
 fn describe(incarnation: &str) -> Value {

@@ -7,10 +7,10 @@ use penfold_server::sockets::Closed;
 use penfold_state::time::now_ms;
 use serde_json::{Value as Json, json};
 
-use super::events::Events;
 use super::outcome::Outcome;
 use super::outgoing::Outgoing;
 use super::wire::{Failure, Id, Value};
+use crate::event_reader::EventReader;
 
 /// The functions among the arguments of a call, by their names.
 #[derive(Debug)]
@@ -40,12 +40,12 @@ impl Listeners {
     }
 
     async fn hear_all(&self, body: Body, outgoing: &Outgoing) -> Result<Result<(), Failure>, Closed> {
-        let mut events = Events::new(body);
+        let mut events = EventReader::new(body);
         loop {
             let event = match events.next().await {
                 Ok(Some((event, _))) => event,
                 Ok(None) => return Ok(Ok(())),
-                Err(failure) => return Ok(Err(failure)),
+                Err(why) => return Ok(Err(Failure::new(&why))),
             };
             let Some((function, argument)) = call_of(event) else { continue };
             let Some(&id) = self.0.get(function) else { continue };

@@ -9,10 +9,10 @@ use penfold_server::sockets::{Closed, Message, SocketSender};
 use serde_json::Value as Json;
 use tokio::sync::{Mutex, mpsc};
 
-use super::events::Events;
 use super::outcome::{Good, Outcome};
 use super::source::{Form, Source};
 use super::wire::{self, Failure, Id, Part};
+use crate::event_reader::EventReader;
 
 /// The bytes of a stream that may be on their way.
 const WINDOW: usize = 256 << 10;
@@ -135,7 +135,7 @@ impl Outgoing {
         let (body, form, mut cancel) = source.split();
         let mut body = match form {
             Form::Bytes => Parts::Bytes(body),
-            Form::Events => Parts::Events(Events::new(body)),
+            Form::Events => Parts::Events(EventReader::new(body)),
         };
         let (answers, mut settled) = mpsc::unbounded_channel();
         let mut on_the_way = 0;
@@ -223,7 +223,7 @@ impl Outgoing {
 /// The parts of a body that is sent.
 enum Parts {
     Bytes(Body),
-    Events(Events),
+    Events(EventReader),
 }
 
 /// What a body has next.
@@ -243,7 +243,8 @@ impl Parts {
                 Some(Err(error)) => Err(Failure::new(&format!("the stream broke off: {error}"))),
             },
             Parts::Events(events) => {
-                Ok(events.next().await?.map(|(event, length)| Next::Event(event, length)))
+                let event = events.next().await.map_err(|why| Failure::new(&why))?;
+                Ok(event.map(|(event, length)| Next::Event(event, length)))
             }
         }
     }

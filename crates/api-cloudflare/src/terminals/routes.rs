@@ -60,7 +60,7 @@ async fn one(State(api): State<ApiState>, Path(id): Path<String>) -> RouteResult
     Ok(success_answer(json!({ "terminal": terminal })))
 }
 
-async fn find(api: &ApiState, id: String) -> Result<Terminal, ApiError> {
+pub(super) async fn find(api: &ApiState, id: String) -> Result<Terminal, ApiError> {
     api.call(move |api| look::observe_terminal(api, &id)).await
 }
 
@@ -69,7 +69,19 @@ async fn output(
     Path(id): Path<String>,
     Parsed(wanted): Parsed<WantedOutput>,
 ) -> RouteResult {
-    let Terminal { id, exec } = find(&api, id).await?;
+    answer_with_output(&api, find(&api, id).await?, wanted).await
+}
+
+/// Answers with the output as events.
+///
+/// # Errors
+/// When the cursor is none of this terminal.
+pub(super) async fn answer_with_output(
+    api: &ApiState,
+    terminal: Terminal,
+    wanted: WantedOutput,
+) -> RouteResult {
+    let Terminal { id, exec } = terminal;
     let opened = api.call(move |_| {
         let common = json!({ "terminalId": id });
         LogEvents::open(exec, &wanted, |_| "data", common).map_err(|error| match error {
@@ -82,7 +94,7 @@ async fn output(
             }
         })
     });
-    opened.await?.answer(&api)
+    opened.await?.answer(api)
 }
 
 #[derive(Debug, Deserialize)]

@@ -281,6 +281,49 @@ const checks = {
     await fails(sandbox.createTerminal({ command: ['/no/such'] }), 'TERMINAL_CONTROL_ERROR');
     await fails(sandbox.createTerminal({ command: [] }), 'INVALID_COMMAND');
   },
+  'a terminal is shown over a socket, from a cursor': async () => {
+    const terminal = await sandbox.createTerminal({ command: ['sh', '-c', 'echo one; read word; echo "<$word>"; stty size; exit 6'] });
+    const all = { replay: true, follow: true };
+    const { cursor } = await showUntil((await terminal.output(all)).getReader(), 'one');
+    // `terminal.connect()` needs upgrades of the platform: these are the messages of the client's addon for xterm.
+    const connect = async (query) => {
+      const path = `/ws/terminal?${new URLSearchParams({ terminalId: terminal.id, ...query })}`;
+      const { webSocket } = await open(`${baseUrl.replace(/^http/, 'ws')}${path}`);
+      assert.ok(webSocket, path);
+      webSocket.binaryType = 'arraybuffer';
+      const messages = [];
+      const closed = new Promise((resolve) => webSocket.addEventListener('close', resolve));
+      webSocket.addEventListener('message', ({ data }) =>
+        messages.push(typeof data === 'string' ? JSON.parse(data) : Buffer.from(data).toString()),
+      );
+      return { webSocket, messages, closed };
+    };
+    const first = await connect({ cols: '44', rows: '11' });
+    await until('the client is ready', () => first.messages.some(({ type }) => type === 'ready'));
+    assert.deepEqual(first.messages.map((one) => one.type ?? one).slice(0, 3), ['chunk', 'one\r\n', 'ready']);
+    const { runtimeIncarnationID } = stored.get('currentRuntimeIdentity');
+    const second = await connect({ cursor, runtimeIncarnationID });
+    await until('the client is ready', () => second.messages.length > 0);
+    assert.deepEqual(second.messages[0], { type: 'ready', cursor });
+    first.webSocket.send(JSON.stringify({ type: 'resize', cols: 50, rows: 12 }));
+    first.webSocket.send(Buffer.from('word\n'));
+    await first.closed;
+    await second.closed;
+    for (const { messages } of [first, second]) {
+      assert.match(messages.filter((one) => typeof one === 'string').join(''), /<word>\r\n/);
+      assert.deepEqual([messages.at(-1).type, messages.at(-1).exit], ['exit', { code: 6, timedOut: false }]);
+      for (const [at, one] of messages.entries()) {
+        if (one.type === 'chunk') assert.equal(Buffer.from(messages[at + 1]).length, one.byteLength);
+      }
+    }
+    const late = await connect({});
+    await late.closed;
+    assert.equal(late.messages.at(-1).exit.code, 6);
+    for (const query of [{ runtimeIncarnationID: 'x' }, { cursor: 'x' }, { terminalId: 'no-such' }]) {
+      const path = `/ws/terminal?${new URLSearchParams({ terminalId: terminal.id, ...query })}`;
+      assert.equal((await open(`${baseUrl.replace(/^http/, 'ws')}${path}`)).status, 502);
+    }
+  },
   'changes of files are watched, and asked for': async () => {
     const path = `${directory}/watched`;
     await sandbox.mkdir(path);

@@ -24,7 +24,7 @@ enum About {
 }
 
 /// Whether a route is for callers that only look, and what it is about.
-const RULES: [(&str, &str, bool, About); 47] = [
+const RULES: [(&str, &str, bool, About); 68] = [
     ("POST", "/api/git/checkout", false, About::Session),
     ("POST", "/api/backup/create", false, About::Session),
     ("POST", "/api/backup/restore", false, About::Session),
@@ -72,9 +72,30 @@ const RULES: [(&str, &str, bool, About); 47] = [
     ("GET", "/ws", false, About::Server),
     ("GET", "/api/ws", false, About::Server),
     ("GET", "/ws/pty", false, About::Session),
+    ("GET", "/ws/terminal", false, About::Server),
     // Only calls over `/rpc` reach these.
     ("POST", "/rpc/read", false, About::Files),
     ("POST", "/rpc/write-stream", false, About::Files),
+    ("POST", "/rpc/processes", false, About::Server),
+    ("GET", "/rpc/processes", false, About::Server),
+    ("GET", "/rpc/processes/active", false, About::Server),
+    ("GET", "/rpc/process/{id}", false, About::Server),
+    ("POST", "/rpc/process/{id}/kill", false, About::Server),
+    ("POST", "/rpc/process/{id}/events", false, About::Server),
+    ("GET", "/rpc/runtime", false, About::Server),
+    ("POST", "/rpc/runtime/activate", false, About::Server),
+    ("POST", "/rpc/port-watch", false, About::Server),
+    ("POST", "/rpc/backup/prepare", false, About::Server),
+    ("POST", "/rpc/backup/cleanup", false, About::Server),
+    ("POST", "/rpc/terminals", false, About::Server),
+    ("GET", "/rpc/terminals", false, About::Server),
+    ("GET", "/rpc/terminals/active", false, About::Server),
+    ("GET", "/rpc/terminal/{id}", false, About::Server),
+    ("POST", "/rpc/terminal/{id}/output", false, About::Server),
+    ("POST", "/rpc/terminal/{id}/write", false, About::Server),
+    ("POST", "/rpc/terminal/{id}/resize", false, About::Server),
+    ("POST", "/rpc/terminal/{id}/interrupt", false, About::Server),
+    ("POST", "/rpc/terminal/{id}/terminate", false, About::Server),
 ];
 
 /// The routes in the source: each method of each `.route(…)`.
