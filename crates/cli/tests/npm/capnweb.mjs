@@ -7,6 +7,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { RpcSession } from 'capnweb';
+import { runAll, until } from './checks.mjs';
 
 const [baseUrl, directory] = process.argv.slice(2);
 const url = `${baseUrl.replace(/^http/, 'ws')}/rpc`;
@@ -57,13 +58,6 @@ const connect = async (localMain) => {
     return imports === 1 && exports === 1;
   };
   return { socket, transport, idle, stub: session.getRemoteMain() };
-};
-const until = async (what, holds) => {
-  const end = Date.now() + 20_000;
-  while (!(await holds())) {
-    assert.ok(Date.now() < end, `not within 20 s: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
 };
 const rejected = (promise) =>
   promise.then(
@@ -309,15 +303,4 @@ const checks = {
   },
 };
 
-let failed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await check();
-    console.log(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
-  }
-}
-console.log(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+await runAll(checks);

@@ -5,7 +5,7 @@
 // CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see; TRANSPORT is `http`, `websocket` or `rpc`. Prints
 // a line for each check, and exits with 1 if one failed.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { alive, runAll, textOf, until } from './checks.mjs';
 
 const [alias, baseUrl, directory, transport = 'http'] = process.argv.slice(2);
 const { Sandbox, SandboxClient, parseSSEStream, streamFile } = await import(alias);
@@ -36,27 +36,7 @@ const fails = async (promise, code, status) => {
   assert.equal(error.httpStatus ?? told.httpStatus, status);
   return error;
 };
-const alive = (pid) => {
-  try {
-    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ');
-  } catch {
-    return false;
-  }
-};
-const until = async (what, holds) => {
-  const end = Date.now() + 20_000;
-  while (!(await holds())) {
-    assert.ok(Date.now() < end, `not within 20 s: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
-};
-const read = (file) => {
-  try {
-    return readFileSync(`${directory}/${file}`, 'utf8').trim();
-  } catch {
-    return '';
-  }
-};
+const read = (file) => textOf(`${directory}/${file}`);
 
 const checks = {
   'ping and version answer': async () => {
@@ -377,15 +357,4 @@ const checks = {
   },
 };
 
-let failed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await check();
-    console.log(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    console.log(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
-  }
-}
-console.log(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+await runAll(checks);

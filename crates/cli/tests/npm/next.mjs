@@ -5,8 +5,8 @@
 // CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see. Prints a line for each check, and exits with 1 if
 // one failed.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
 import { open } from './rpc.mjs';
+import { alive, runAll, textOf, until } from './checks.mjs';
 
 const [alias, baseUrl, directory] = process.argv.slice(2);
 const { Sandbox, getSandbox, parseSSEStream, streamFile } = await import(alias);
@@ -43,27 +43,7 @@ const fails = async (promise, code) => {
   assert.equal(error.code, code, error.stack);
   return error;
 };
-const alive = (pid) => {
-  try {
-    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ');
-  } catch {
-    return false;
-  }
-};
-const until = async (what, holds) => {
-  const end = Date.now() + 20_000;
-  while (!(await holds())) {
-    assert.ok(Date.now() < end, `not within 20 s: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
-};
-const read = (file) => {
-  try {
-    return readFileSync(`${directory}/${file}`, 'utf8').trim();
-  } catch {
-    return '';
-  }
-};
+const read = (file) => textOf(`${directory}/${file}`);
 
 const { exec, getProcess, listProcesses } = sandbox;
 const collect = async (stream) => {
@@ -378,24 +358,4 @@ const checks = {
   },
 };
 
-/** Fails if the work has no end within this time. */
-const within = (ms, work) => {
-  let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`it has not ended within ${ms} ms`)), ms);
-  });
-  return Promise.race([work, late]).finally(() => clearTimeout(timer));
-};
-
-let failed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await within(30_000, check());
-    print(`ok ${name}`);
-  } catch (error) {
-    failed += 1;
-    print(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
-  }
-}
-print(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+await runAll(checks, print);
