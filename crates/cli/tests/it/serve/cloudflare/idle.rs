@@ -74,7 +74,7 @@ fn a_session_that_a_client_uses_does_not_end() {
     api.replace_server();
     api.process("stream", "streamed", "sleep 4; echo end");
     let mut stream = api.follow("streamed");
-    let terminal = WebSocket::open(&api.server, "/ws/pty?sessionId=terminal");
+    let terminal = WebSocket::open(&api.server, "/ws/pty?sessionId=terminal&shell=sh");
     let (_, watched) = watch_new(&api, "watched", &json!({ "sessionId": "watch" }));
     api.process("asking", "asked", "sleep 4");
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn a_client_that_has_left_uses_its_session_no_more() {
     let api = Api::with(&["--session-idle", "1s"]);
     api.process("stream", "p", "sleep 4820");
     let stream = api.follow("p");
-    let terminal = WebSocket::open(&api.server, "/ws/pty?sessionId=terminal");
+    let terminal = WebSocket::open(&api.server, "/ws/pty?sessionId=terminal&shell=sh");
     let (_, watched) = watch_new(&api, "watched", &json!({ "sessionId": "stream" }));
     let left = Instant::now();
     drop((stream, terminal, watched));

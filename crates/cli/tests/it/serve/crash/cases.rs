@@ -522,7 +522,7 @@ fn a_terminal_was_started(scene: &mut Scene) {
         scene
             .crash(|scene| scene.send(
                 "GET",
-                "/ws/pty?sessionId=s",
+                "/ws/pty?sessionId=s&shell=sh",
                 &format!("connection: upgrade\r\n{head}"),
                 b""
             ))
@@ -533,7 +533,7 @@ fn a_terminal_was_started(scene: &mut Scene) {
         execs.as_array().unwrap().len()
     };
     let before = running();
-    let mut socket = WebSocket::open(scene.server(), "/ws/pty?sessionId=s");
+    let mut socket = WebSocket::open(scene.server(), "/ws/pty?sessionId=s&shell=sh");
     let mut shown = String::new();
     socket.binary(b"echo $((6 * 7))-\r");
     while !shown.contains("42-\r\n") {
