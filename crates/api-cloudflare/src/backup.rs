@@ -1,5 +1,7 @@
 //! `/api/backup/*`: a directory of the host as a tar archive, by the host's tar, in the sandbox of the session.
 
+mod obstacle;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
@@ -30,6 +32,8 @@ use crate::request::Parsed;
 use crate::sessions::{self, Session};
 use crate::tool::{ToolError, run_tool};
 
+use self::obstacle::find_obstacle;
+
 /// The time for an archive.
 const LIMIT: Duration = Duration::from_mins(30);
 /// The time in which a session that is ended by others ends after a command of it.
@@ -41,57 +45,14 @@ const DIR: &str = "PENFOLD_BACKUP_DIR";
 const ARCHIVE: &str = "PENFOLD_BACKUP_ARCHIVE";
 const STAGE: &str = "PENFOLD_BACKUP_STAGE";
 
-/// An archive has its name once it is whole. tar exits with 1 if a file has changed while it was read.
-const CREATE: &str = r#"refuse() { \builtin echo "$1" >&2; \builtin exit 3; }
-[ -L "$PENFOLD_BACKUP_ARCHIVE" ] || { [ -e "$PENFOLD_BACKUP_ARCHIVE" ] && [ ! -f "$PENFOLD_BACKUP_ARCHIVE" ]; } &&
-    refuse "$PENFOLD_BACKUP_ARCHIVE is there, and no plain file"
-\builtin command mkdir -p -- "${PENFOLD_BACKUP_ARCHIVE%/*}" && (\builtin set -C && \builtin : > "$PENFOLD_BACKUP_STAGE") || \builtin exit
-\builtin command tar --create --sparse --file "$PENFOLD_BACKUP_STAGE" -C "$PENFOLD_BACKUP_DIR" "${words[@]}" \
-    --anchored --no-wildcards --exclude-from <(\builtin printf %s "${ignored:+$ignored
-}") . || [ $? = 1 ] &&
-    size=$(\builtin command stat -c %s -- "$PENFOLD_BACKUP_STAGE") &&
-    \builtin command mv -T -- "$PENFOLD_BACKUP_STAGE" "$PENFOLD_BACKUP_ARCHIVE" && \builtin printf %s "$size""#;
+/// Programs for bash, in the environment of the session.
+const COMMON: &str = include_str!("backup/common.sh");
+const CREATE: &str = include_str!("backup/create.sh");
+const RESTORE: &str = include_str!("backup/restore.sh");
 /// Finds the files that git ignores, which are left out.
-const LEAVE_OUT_IGNORED: &str = r#"ignored=$(\builtin command git -C "$PENFOLD_BACKUP_DIR" -c core.quotePath=false \
+const FIND_IGNORED: &str = r#"ignored=$(\builtin command git -C "$PENFOLD_BACKUP_DIR" -c core.quotePath=false \
     ls-files --others --ignored --exclude-standard --directory 2> /dev/null | \builtin command sed 's:/*$::; s:^:./:')
 "#;
-/// The old content is moved aside only after the archive was unpacked beside it, and moved back if that fails. tar itself recognises all
-/// formats but lz4, and takes the rest of an archive that is not compressed for a whole one. A lock, which ends with the processes, keeps
-/// a second restore away.
-const RESTORE: &str = r#"refuse() { \builtin echo "$1" >&2; \builtin exit 3; }
-[ -f "$PENFOLD_BACKUP_ARCHIVE" ] || refuse "$PENFOLD_BACKUP_ARCHIVE is no plain file"
-words=()
-read -r -a begin < <(\builtin command od -A n -t x1 -N 4 -- "$PENFOLD_BACKUP_ARCHIVE" 2> /dev/null)
-case "${begin[*]}" in
-    "04 22 4d 18") words=(--use-compress-program=lz4) ;;
-    "1f 8b "* | "28 b5 2f fd") ;;
-    *) [ -z "$(\builtin command tail -c 1024 -- "$PENFOLD_BACKUP_ARCHIVE" | \builtin command tr -d '\0')" ] &&
-        [ -n "$(\builtin command head -c 512 -- "$PENFOLD_BACKUP_ARCHIVE" | \builtin command tr -d '\0')" ] ||
-        refuse "$PENFOLD_BACKUP_ARCHIVE is no whole archive" ;;
-esac
-made=$PENFOLD_BACKUP_DIR
-[ -d "$made" ] && made=
-\builtin command mkdir -p -- "$PENFOLD_BACKUP_DIR" && \builtin exec {lock}< "$PENFOLD_BACKUP_DIR" || \builtin exit
-\builtin command flock --nonblock "$lock" || refuse "another restore works on $PENFOLD_BACKUP_DIR"
-undo() {
-    \builtin command rm -rf -- "$PENFOLD_BACKUP_STAGE"
-    [ -z "$made" ] || \builtin command rmdir -- "$made"
-    \builtin exit 2
-}
-\builtin command mkdir -- "$PENFOLD_BACKUP_STAGE" && \builtin command mkdir -- "$PENFOLD_BACKUP_STAGE"/{new,old} &&
-    \builtin command tar --extract --preserve-permissions "${words[@]}" --file "$PENFOLD_BACKUP_ARCHIVE" -C "$PENFOLD_BACKUP_STAGE/new" || undo
-move() {
-    \builtin command find "$1" -mindepth 1 -maxdepth 1 ! -name "${PENFOLD_BACKUP_STAGE##*/}" -exec \
-        mv -n -t "$2" -- {} +
-}
-is_aside=
-move "$PENFOLD_BACKUP_DIR" "$PENFOLD_BACKUP_STAGE/old" && is_aside=1
-if [ -z "$is_aside" ] || ! move "$PENFOLD_BACKUP_STAGE/new" "$PENFOLD_BACKUP_DIR"; then
-    [ -z "$is_aside" ] || move "$PENFOLD_BACKUP_DIR" "$PENFOLD_BACKUP_STAGE/new" 2> /dev/null
-    move "$PENFOLD_BACKUP_STAGE/old" "$PENFOLD_BACKUP_DIR" && undo
-    refuse "the old content is in $PENFOLD_BACKUP_STAGE"
-fi
-\builtin command rm -rf -- "$PENFOLD_BACKUP_STAGE" || refuse "the archive is restored; a part of the old content is in $PENFOLD_BACKUP_STAGE""#;
 
 /// The routes for backups.
 pub(crate) fn routes() -> Router<ApiState> {
@@ -174,8 +135,8 @@ async fn create(
     };
     let left_out = request.excludes.iter().filter_map(|pattern| exclude(pattern));
     let words = quote_words(compressed.into_iter().chain(left_out));
-    let ignored = if request.gitignore { LEAVE_OUT_IGNORED } else { "ignored=\n" };
-    let command = format!("words=({words})\n{ignored}{CREATE}");
+    let ignored = if request.gitignore { FIND_IGNORED } else { "ignored=\n" };
+    let command = format!("{COMMON}words=({words})\n{ignored}{CREATE}");
     let archive = backup.archive.clone();
     let said = backup.carry_out(&api, &id, command).await?;
     let size: u64 = String::from_utf8_lossy(&said.stdout).trim().parse().unwrap_or(0);
@@ -200,8 +161,11 @@ async fn restore(
     if is_below(&backup.archive, &backup.dir) {
         return Err(backup.invalid("archivePath must not be in dir, whose content is replaced"));
     }
-    let dir = backup.dir.clone();
-    backup.carry_out(&api, &id, RESTORE.to_owned()).await?;
+    let (dir, looked) = (backup.dir.clone(), PathBuf::from(&backup.dir));
+    if let Some(obstacle) = api.wait(move |_| Ok(find_obstacle(&looked))).await? {
+        return Err(backup.failed(&format!("{obstacle}: it cannot be replaced")));
+    }
+    backup.carry_out(&api, &id, format!("{COMMON}{RESTORE}")).await?;
     Ok(success_answer(json!({ "dir": dir })))
 }
 
@@ -214,7 +178,7 @@ struct ArchiveRequest {
 /// Tells how large the archive is that a restore would find; 0 if there is none.
 async fn prepare(State(api): State<ApiState>, Parsed(request): Parsed<ArchiveRequest>) -> RouteResult {
     let backup = Backup::of_archive(request, Code::BackupRestoreFailed, "backup.restore")?;
-    api.call(move |_| match std::fs::metadata(&backup.archive) {
+    api.call(move |_| match fs::metadata(&backup.archive) {
         Ok(metadata) => Ok(success_answer(json!({ "existingSize": metadata.len() }))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(success_answer(json!({ "existingSize": 0 }))),
         Err(error) => Err(backup.failed(&error.to_string())),
@@ -225,9 +189,14 @@ async fn prepare(State(api): State<ApiState>, Parsed(request): Parsed<ArchiveReq
 /// Removes an archive. One that is missing is no error.
 async fn clean_up(State(api): State<ApiState>, Parsed(request): Parsed<ArchiveRequest>) -> RouteResult {
     let backup = Backup::of_archive(request, Code::BackupCreateFailed, "backup.create")?;
-    api.call(move |_| match std::fs::remove_file(&backup.archive) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(backup.failed(&error.to_string())),
-        _ => Ok(success_answer(json!({}))),
+    api.call(move |_| match fs::symlink_metadata(&backup.archive) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(backup.failed(&format!("{} is no plain file", backup.archive)))
+        }
+        _ => match fs::remove_file(&backup.archive) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(backup.failed(&error.to_string())),
+            _ => Ok(success_answer(json!({}))),
+        },
     })
     .await
 }

@@ -110,7 +110,8 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
     let before = tree(&dir);
     let error = create(&api, &json!({ "dir": api.path("none") })).fails(500, "BACKUP_CREATE_FAILED");
     assert!(error["message"].as_str().unwrap().contains("none"), "{error}");
-    assert_eq!(tree(&api.path("made")), Vec::<String>::new());
+    assert!(!fs::exists(api.path("made")).unwrap());
+    fs::create_dir(api.path("made")).unwrap();
     restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
     fs::write(api.path("made/archive"), "no archive").unwrap();
     restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
@@ -143,11 +144,27 @@ fn a_backup_that_fails_changes_nothing_and_nothing_of_a_request_is_executed() {
 
 /// Puts a program in place of tar, for the session `s`.
 fn replace_tar(api: &Api, script: &str) {
+    replace(api, "tar", script);
+}
+
+/// Puts a program in place of another one, for the session `s`.
+fn replace(api: &Api, program: &str, script: &str) {
     let dir = api.path("programs");
     fs::create_dir_all(&dir).unwrap();
-    fs::write(format!("{dir}/tar"), format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(format!("{dir}/tar"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{dir}/{program}");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     api.out("s", &format!("PATH={dir}:$PATH"));
+}
+
+/// Checks that a restore fails with these words, and changes nothing.
+#[track_caller]
+fn refuses(api: &Api, dir: &str, part: &str) {
+    let before = tree(dir);
+    let error = restore(api, dir).fails(500, "BACKUP_RESTORE_FAILED");
+    assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    assert_eq!(tree(dir), before, "{error}");
+    assert_eq!(error["context"]["left"], Value::Null, "{error}");
 }
 
 /// spec: 15.25
@@ -178,27 +195,154 @@ fn a_backup_whose_session_is_deleted_says_so_and_leaves_nothing() {
 
 /// spec: 15.25
 #[test]
-fn two_restores_of_one_directory_do_not_meet() {
+fn restores_do_not_meet_in_one_directory_nor_in_one_below_another() {
+    let api = start();
+    let (dir, below, beside) = (api.path("dir"), api.path("dir/in/node_modules"), api.path("beside"));
+    create(&api, &json!({})).ok();
+    let all = tree(&dir);
+    fs::create_dir(&beside).unwrap();
+    for (first, second) in [(&dir, &dir), (&dir, &below), (&below, &dir)] {
+        let before = tree(&dir);
+        let once = api.path("first");
+        replace_tar(&api, &format!("/bin/tar \"$@\"; [ -e {once} ] || {{ : > {once}; exec sleep 4819; }}"));
+        std::thread::scope(|scope| {
+            let unpacking = scope.spawn(|| restore(&api, first));
+            wait_until("the first one unpacks", || api.env.is_running("sleep 4819"));
+            let error = restore(&api, second).fails(500, "BACKUP_RESTORE_FAILED");
+            assert!(error["message"].as_str().unwrap().contains("restore works on"), "{error}");
+            create(&api, &json!({ "dir": first })).fails(500, "BACKUP_CREATE_FAILED");
+            // One beside it is not in the way.
+            restore(&api, &beside).ok();
+            for sleep in api.env.running("sleep 4819") {
+                sleep.signal(rustix::process::Signal::TERM);
+            }
+            unpacking.join().unwrap().fails(500, "BACKUP_RESTORE_FAILED");
+        });
+        assert_eq!(tree(&dir), before, "{first} {second}");
+        fs::remove_file(once).unwrap();
+    }
+    replace_tar(&api, "exec /bin/tar \"$@\"");
+    fs::write(format!("{dir}/later"), "").unwrap();
+    restore(&api, &dir).ok();
+    assert_eq!(tree(&dir), all);
+}
+
+/// spec: 15.25
+#[test]
+fn an_archive_that_was_cut_is_refused_wherever_that_is() {
+    let api = start();
+    let (dir, source, archive) = (api.path("dir"), api.path("source"), api.path("made/archive"));
+    fs::create_dir_all(&source).unwrap();
+    fs::create_dir_all(api.path("made")).unwrap();
+    fs::write(format!("{source}/0"), vec![0; 10_240]).unwrap();
+    fs::write(format!("{source}/1"), "lost").unwrap();
+    let run = |command: &str| api.out("s", &format!("cd {source}; {command}"));
+    run(&format!("tar --create --file {archive} 0 1"));
+    let whole = fs::read(&archive).unwrap();
+    restore(&api, &api.path("copy")).ok();
+    assert_eq!(tree(&api.path("copy")), ["0", "1"]);
+    for pack in ["cat", "gzip", "zstd", "lz4", "bzip2", "xz"] {
+        if Command::new(pack).arg("--version").output().is_err() {
+            continue;
+        }
+        // Behind the zeros of the first file, and in the middle of the second one.
+        for cut in [512 + 10_240, 512 + 10_240 + 512, 2 * 512 + 10_240 + 100] {
+            fs::write(&archive, &whole[..cut]).unwrap();
+            run(&format!("{pack} < {archive} > {archive}.packed; mv {archive}.packed {archive}"));
+            refuses(&api, &dir, "");
+        }
+        fs::write(&archive, &whole).unwrap();
+        run(&format!("{pack} < {archive} > {archive}.packed; mv {archive}.packed {archive}"));
+        restore(&api, &api.path("copy")).ok();
+        let zeros = fs::read(&archive).unwrap();
+        fs::write(&archive, &zeros[..zeros.len() / 2]).unwrap();
+        if pack != "cat" {
+            refuses(&api, &dir, "");
+        }
+    }
+    for empty in [vec![], vec![0; 20_480]] {
+        fs::write(&archive, &empty).unwrap();
+        refuses(&api, &dir, if empty.is_empty() { "" } else { "is empty, or was cut" });
+    }
+}
+
+/// spec: 15.25
+#[test]
+fn what_lies_deeper_and_cannot_be_replaced_is_found_before() {
     let api = start();
     let dir = api.path("dir");
     create(&api, &json!({})).ok();
-    let before = tree(&dir);
-    replace_tar(
-        &api,
-        &format!("/bin/tar \"$@\"; [ -e {0} ] || {{ : > {0}; exec sleep 4819; }}", api.path("first")),
-    );
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| restore(&api, &dir));
-        wait_until("the first one unpacks", || api.env.is_running("sleep 4819"));
-        let error = restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
-        assert!(error["message"].as_str().unwrap().contains("another restore works on"), "{error}");
-        for sleep in api.env.running("sleep 4819") {
-            sleep.signal(rustix::process::Signal::TERM);
+    fs::create_dir(format!("{dir}/in/deep")).unwrap();
+    fs::write(format!("{dir}/in/deep/file"), "").unwrap();
+    if is_root() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+        let mounted = format!("{dir}/in/deep");
+        mount("none", &mounted, "tmpfs", MountFlags::empty(), None).unwrap();
+        fs::write(format!("{mounted}/there"), "").unwrap();
+        refuses(&api, &dir, "in/deep is a mount point");
+        unmount(&mounted, UnmountFlags::empty()).unwrap();
+        // The same file system.
+        mount_bind(api.path("made"), &mounted).unwrap();
+        refuses(&api, &dir, "in/deep is a mount point");
+        unmount(&mounted, UnmountFlags::empty()).unwrap();
+        for (flag, path) in [("i", "in/deep/file"), ("a", "in/deep"), ("a", "."), ("i", "link/../run")] {
+            let path = format!("{dir}/{path}");
+            let chattr = |sign| Command::new("chattr").args([format!("{sign}{flag}"), path.clone()]).output();
+            if !chattr("+").is_ok_and(|done| done.status.success()) {
+                // The file system of the test has no such flags.
+                continue;
+            }
+            refuses(&api, &dir, "is immutable or append-only");
+            chattr("-").unwrap();
         }
-        first.join().unwrap().fails(500, "BACKUP_RESTORE_FAILED");
-    });
+    }
+    // A move that fails half way is taken back: of the old content, and of the new.
+    for (fails_at, program) in [(1, "aside"), (2, "into place")] {
+        let count = api.path("count");
+        fs::write(&count, "").unwrap();
+        replace(
+            &api,
+            "mv",
+            &format!(
+                "echo >> {count}; [ $(wc -l < {count}) = {fails_at} ] || exec /bin/mv \"$@\"; /bin/mv \"$1\" \"$2\" \"$3\" \"$4\" \"$5\"; exit 1"
+            ),
+        );
+        refuses(&api, &dir, "");
+        assert!(fs::read(&count).unwrap().len() > fails_at, "{program}");
+    }
+}
+
+/// spec: 15.25
+#[test]
+fn a_restore_follows_a_link_and_keeps_attributes() {
+    let api = start();
+    let (dir, link) = (api.path("dir"), api.path("link-to-dir"));
+    let attribute = "user.kept";
+    let flags = rustix::fs::XattrFlags::empty();
+    let has_attributes = rustix::fs::setxattr(format!("{dir}/in/run"), attribute, b"yes", flags).is_ok();
+    // The archive of before is in the directory, and not in the new archive.
+    for _ in 0..2 {
+        create(&api, &json!({ "archivePath": format!("{dir}/own.tar") })).ok();
+    }
+    fs::rename(format!("{dir}/own.tar"), {
+        fs::create_dir_all(api.path("made")).unwrap();
+        api.path("made/archive")
+    })
+    .unwrap();
+    let before = tree(&dir);
+    fs::write(format!("{dir}/later"), "").unwrap();
+    symlink(&dir, &link).unwrap();
+    restore(&api, &link).ok();
     assert_eq!(tree(&dir), before);
-    restore(&api, &dir).ok();
+    if has_attributes {
+        let mut value = [0; 8];
+        let length = rustix::fs::getxattr(format!("{dir}/in/run"), attribute, &mut value).unwrap();
+        assert_eq!(&value[..length], b"yes");
+    }
+    // A create that fails makes no directories.
+    let missing = json!({ "dir": api.path("missing"), "archivePath": api.path("p/q/archive") });
+    create(&api, &missing).fails(500, "BACKUP_CREATE_FAILED");
+    assert!(!fs::exists(api.path("p")).unwrap());
 }
 
 /// spec: 15.25
@@ -218,15 +362,11 @@ fn what_cannot_be_replaced_stays_as_it_was() {
         assert_eq!(tree(&dir), before);
         rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::empty()).unwrap();
     }
-    let before = tree(&dir);
     let whole = fs::read(&archive).unwrap();
-    for cut in [0, 512, 1024, whole.len() / 1024 * 512] {
+    for cut in [512, 1024, whole.len() / 1024 * 512] {
         fs::write(&archive, &whole[..cut]).unwrap();
-        restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
-        fs::write(&archive, vec![0; 20_480]).unwrap();
-        restore(&api, &dir).fails(500, "BACKUP_RESTORE_FAILED");
+        refuses(&api, &dir, "");
     }
-    assert_eq!(tree(&dir), before);
     // A directory that was made for an archive that is none goes again.
     fs::write(&archive, [b"\x1f\x8b\x08", &whole[..100]].concat()).unwrap();
     restore(&api, &api.path("fresh")).fails(500, "BACKUP_RESTORE_FAILED");
