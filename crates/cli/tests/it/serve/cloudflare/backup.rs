@@ -208,9 +208,10 @@ fn restores_do_not_meet_in_one_directory_nor_in_one_below_another() {
         std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| restore(&api, first));
             wait_until("the first one unpacks", || api.env.is_running("sleep 4819"));
+            let creating = scope.spawn(|| create(&api, &json!({ "dir": first })));
             let error = restore(&api, second).fails(500, "BACKUP_RESTORE_FAILED");
             assert!(error["message"].as_str().unwrap().contains("restore works on"), "{error}");
-            create(&api, &json!({ "dir": first })).fails(500, "BACKUP_CREATE_FAILED");
+            creating.join().unwrap().fails(500, "BACKUP_CREATE_FAILED");
             // One beside it is not in the way.
             restore(&api, &beside).ok();
             for sleep in api.env.running("sleep 4819") {
@@ -223,7 +224,15 @@ fn restores_do_not_meet_in_one_directory_nor_in_one_below_another() {
     }
     replace_tar(&api, "exec /bin/tar \"$@\"");
     fs::write(format!("{dir}/later"), "").unwrap();
-    restore(&api, &dir).ok();
+    // A program that looks whether a directory is in use locks it for a moment.
+    let look = fs::File::open(api.path("")).unwrap();
+    rustix::fs::flock(&look, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        let restoring = scope.spawn(|| restore(&api, &dir));
+        wait_until("the restore waits for the lock", || !api.env.find("flock --timeout").is_empty());
+        drop(look);
+        restoring.join().unwrap().ok();
+    });
     assert_eq!(tree(&dir), all);
 }
 
