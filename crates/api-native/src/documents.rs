@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn the_committed_description_is_that_of_the_code() {
-        assert!(OPENAPI == crate::openapi() + "\n", "`just openapi` writes docs/openapi.json");
+        assert!(OPENAPI == crate::description::openapi() + "\n", "`just openapi` writes docs/openapi.json");
     }
 
     /// Writes the description; `just openapi` runs it.
@@ -53,7 +53,7 @@ mod tests {
     #[ignore = "changes a file of the repository"]
     fn write_the_description() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
-        std::fs::write(path, crate::openapi() + "\n").unwrap();
+        std::fs::write(path, crate::description::openapi() + "\n").unwrap();
     }
 
     #[test]

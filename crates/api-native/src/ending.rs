@@ -16,16 +16,16 @@ use penfold_state::{Files, Id, Report, error_chain, history, names};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::{OptionalJson, Path, Query};
 use super::model::{EndResult, Ended};
 use super::problem::{Kind, Problem};
 use super::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(stop)).routes(routes!(kill)).routes(routes!(delete))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(stop)).routes(routes!(kill)).routes(routes!(delete))
 }
 
 /// Whether the answer waits.

@@ -19,16 +19,15 @@ use penfold_state::{error_chain, names};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::Query;
 use super::log_answer::too_many;
 use super::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 use crate::sse;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(events))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(events))
 }
 
 /// The events that are wanted.

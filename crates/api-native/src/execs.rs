@@ -21,17 +21,17 @@ use penfold_state::outcome::ExitStatus;
 use penfold_teardown::{Cause, Survivor};
 use serde::Serialize;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::Path;
 use super::output::Output;
 use super::problem::{Kind, Problem};
 
+use crate::routes::{Routes, routes};
+
 pub(super) use problems::exec_problem;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(list))
         .routes(routes!(get, forget))
         .merge(start::routes())

@@ -5,17 +5,17 @@
 mod content;
 mod tree;
 
-use penfold_server::AppState;
 use penfold_server::files::{FileError, UploadError};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use utoipa_axum::router::OpenApiRouter;
 
 use super::log_answer::too_many;
 use super::problem::{Kind, Problem};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(content::routes()).merge(tree::routes())
+use crate::routes::Routes;
+
+pub(super) fn routes() -> Routes {
+    Routes::new().merge(content::routes()).merge(tree::routes())
 }
 
 impl From<FileError> for Problem {

@@ -14,15 +14,15 @@ use penfold_teardown::Findings;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::OptionalJson;
 use super::problem::{Kind, Problem};
 use super::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(doctor)).routes(routes!(gc))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(doctor)).routes(routes!(gc))
 }
 
 /// Checks the features of the host, and searches for leaks. Changes nothing. The answer is that of

@@ -13,8 +13,6 @@ use penfold_state::time::whole_millis;
 use penfold_teardown::Cause;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::{Json, Path, Query};
 use super::log_answer::too_many;
@@ -22,8 +20,10 @@ use super::model::Sandbox;
 use super::problem::{Kind, Problem};
 use super::{sandboxes, valid};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(extend)).routes(routes!(wait)).routes(routes!(report))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(extend)).routes(routes!(wait)).routes(routes!(report))
 }
 
 /// A new lease.

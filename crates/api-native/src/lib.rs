@@ -7,6 +7,8 @@
 //! Invariants: fields and kinds of problems are only ever added; an answer about an end comes after that end was observed.
 
 mod attach;
+#[cfg(test)]
+mod description;
 mod documents;
 mod ending;
 mod events;
@@ -21,6 +23,7 @@ mod model;
 mod output;
 mod pause;
 mod problem;
+mod routes;
 mod sandboxes;
 mod sessions;
 mod signal;
@@ -31,29 +34,12 @@ mod valid;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json, Router};
-use events::{EventFeeds, EventMessage};
-use log_answer::{LogEvent, LogFeeds};
+use events::EventFeeds;
+use log_answer::LogFeeds;
 use penfold_server::{AppState, Dialect, Refusal};
-use problem::{Kind, PROBLEM_JSON, Problem, ProblemDocument};
+use problem::{Kind, PROBLEM_JSON, Problem};
+use routes::{Routes, into_router};
 use serde_json::json;
-use utoipa::OpenApi;
-use utoipa::openapi::security::{
-    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
-};
-use utoipa::openapi::{OpenApiVersion, Server};
-use utoipa_axum::router::OpenApiRouter;
-
-/// The head of the description.
-#[derive(OpenApi)]
-#[openapi(
-    components(schemas(ProblemDocument, EventMessage, LogEvent)),
-    info(
-        title = "penfold",
-        description = "Runs commands as sandboxes. When a sandbox ends, nothing of it is left, and that was verified.",
-        license(name = "MIT OR Apache-2.0")
-    )
-)]
-struct Description;
 
 /// The native API, as the server serves it.
 pub const DIALECT: Dialect = Dialect {
@@ -116,8 +102,7 @@ fn refuse(refusal: &Refusal) -> Response {
 
 /// The routes of the native API.
 fn router(app: AppState) -> Router {
-    let (routes, _) = described().split_for_parts();
-    let routes = routes
+    let routes = into_router(resources())
         .fallback(async || Problem::new(Kind::NoRoute, "`/v1/openapi.json` lists the routes"))
         .method_not_allowed_fallback(async || {
             Problem::new(Kind::MethodNotAllowed, "the header `Allow` lists the methods")
@@ -126,29 +111,8 @@ fn router(app: AppState) -> Router {
     Router::new().nest("/v1", routes).merge(documents::routes()).with_state(app)
 }
 
-/// The description of the native API in `OpenAPI`, as JSON.
-pub fn openapi() -> String {
-    let (_, mut description) =
-        OpenApiRouter::with_openapi(Description::openapi()).nest("/v1", described()).split_for_parts();
-    // What generators of clients read. It has no word for the items of a stream: the schema of such an answer is that of an item.
-    description.openapi = OpenApiVersion::Version31;
-    description.servers = Some(vec![Server::new("/")]);
-    let scheme = |header: Option<&str>| match header {
-        None => SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
-        Some(name) => SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(name))),
-    };
-    let components = description.components.get_or_insert_default();
-    components.add_security_scheme("bearer", scheme(None));
-    components.add_security_scheme("token", scheme(Some("X-Penfold-Token")));
-    // On a Unix socket no token is needed.
-    let none = SecurityRequirement::default();
-    let by = |name| SecurityRequirement::new::<_, [&str; 0], &str>(name, []);
-    description.security = Some(vec![by("bearer"), by("token"), none]);
-    description.to_pretty_json().unwrap_or_default()
-}
-
-fn described() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+fn resources() -> Routes {
+    Routes::new()
         .merge(sandboxes::routes())
         .merge(ending::routes())
         .merge(lease::routes())

@@ -10,15 +10,15 @@ use penfold_server::records::find_sandbox;
 use penfold_state::Files;
 use penfold_state::log::{LogPosition, LogReader};
 use serde_json::{Value, json};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::{Path, Query};
 use super::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use super::problem::{Kind, Problem};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(logs))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(logs))
 }
 
 /// Returns output of a sandbox: a range as JSON, the raw bytes, or a stream of events that goes on until the end. The id

@@ -5,16 +5,16 @@ use penfold_control::{PauseError, Resolver, SandboxRef};
 use penfold_server::AppState;
 use penfold_server::records::find_sandbox;
 use penfold_state::error_chain;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::Path;
 use super::model::Sandbox;
 use super::problem::{Kind, Problem};
 use super::sandboxes;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(pause)).routes(routes!(unpause))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(pause)).routes(routes!(unpause))
 }
 
 /// Freezes all processes of a sandbox. The answer comes once none of them runs. Limits, leases and ends hold for a paused sandbox, too.

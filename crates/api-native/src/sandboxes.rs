@@ -11,16 +11,16 @@ use penfold_server::ids::{Created, KeyError, create_once};
 use penfold_server::{AppState, EngineError, NewSandbox};
 use serde::Deserialize;
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::extract::{Json, Path, Query};
 use super::model::{Sandbox, SandboxPage};
 use super::problem::{Kind, Problem};
 use super::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(get))
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(create, list)).routes(routes!(get))
 }
 
 /// Checks what a caller asks for.

@@ -21,8 +21,6 @@ use penfold_session::SessionClientError;
 use penfold_state::{Report, error_chain};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::execs::exec_problem;
 use super::extract::{Json, Path};
@@ -30,8 +28,10 @@ use super::model::EndResult;
 use super::problem::{Kind, Problem};
 use super::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(get, delete)).merge(commands::routes())
+use crate::routes::{Routes, routes};
+
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(create, list)).routes(routes!(get, delete)).merge(commands::routes())
 }
 
 /// A session to be made.

@@ -26,8 +26,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::attach::{self, ClientMessage};
 use super::extract::{Path, Query};
@@ -37,11 +35,13 @@ use super::logs;
 use super::model::TerminalSize;
 use super::problem::{Kind, Problem};
 
+use crate::routes::{Routes, routes};
+
 /// The size of one read from the terminal.
 const READ: usize = 16 << 10;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(attach))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(attach))
 }
 
 /// The size of the client's terminal.

@@ -19,8 +19,6 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::logs;
 use super::problems::exec_problem;
@@ -29,14 +27,15 @@ use crate::extract::{Path, Query};
 use crate::log_answer::{self, LogFeeds, LogQuery};
 use crate::model::TerminalSize;
 use crate::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 
 /// The messages with input that wait for the command. While one more waits, nothing else of the client is read.
 const WAITING: usize = 16;
 /// The time that the input of a client that has left has to reach the command.
 const LAST_INPUT: Duration = Duration::from_secs(5);
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(attach))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(attach))
 }
 
 /// Where to begin, and what happens when the client leaves.

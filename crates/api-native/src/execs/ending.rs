@@ -14,8 +14,6 @@ use penfold_state::outcome::ExitStatus;
 use penfold_teardown::{Cause, Survivor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::problems::exec_problem;
 use crate::ending::WaitQuery;
@@ -24,11 +22,12 @@ use crate::lease::TimeoutQuery;
 use crate::log_answer::too_many;
 use crate::model::EndResult;
 use crate::problem::Problem;
+use crate::routes::{Routes, routes};
 use crate::signal::parse_signal;
 use crate::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(stop)).routes(routes!(kill)).routes(routes!(wait))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(stop)).routes(routes!(kill)).routes(routes!(wait))
 }
 
 /// The end of an exec.

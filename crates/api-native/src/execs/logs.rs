@@ -11,15 +11,14 @@ use penfold_server::records::find_record;
 use penfold_state::Files;
 use penfold_state::log::LogPosition as LogFrom;
 use serde_json::json;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::extract::{Path, Query};
 use crate::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use crate::problem::Problem;
+use crate::routes::{Routes, routes};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(logs))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(logs))
 }
 
 /// Returns output of an exec, as the logs of a sandbox do.

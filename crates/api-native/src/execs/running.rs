@@ -9,16 +9,15 @@ use penfold_state::Files;
 use penfold_state::wire::Size;
 use serde::Deserialize;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::problems::exec_problem;
 use crate::extract::{Json, Path};
 use crate::model::TerminalSize;
 use crate::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(signal)).routes(routes!(resize))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(signal)).routes(routes!(resize))
 }
 
 /// A signal.

@@ -21,8 +21,6 @@ use penfold_state::wire::Size;
 use penfold_state::{Files, error_chain};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::Exec;
 use super::problems::exec_problem;
@@ -31,11 +29,12 @@ use crate::log_answer::too_many;
 use crate::model::TerminalSize;
 use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 use crate::signal::parse_signal;
 use crate::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(create))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(create))
 }
 
 /// A command to run in a sandbox.

@@ -12,15 +12,14 @@ use penfold_server::files::{Workspace, write_body};
 use penfold_server::sent_body;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::extract::{Path, Query};
 use crate::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
+pub(super) fn routes() -> Routes {
     // The body of a write goes to the disk as it comes.
-    OpenApiRouter::new().routes(routes!(read, write)).layer(DefaultBodyLimit::disable())
+    Routes::new().routes(routes!(read, write)).layer(DefaultBodyLimit::disable())
 }
 
 /// A file.

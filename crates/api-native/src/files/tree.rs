@@ -13,15 +13,14 @@ use penfold_server::files::{Entry, EntryPage, Workspace};
 use rustix::fs::{FileType, Mode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::mode;
 use crate::extract::{Json, Path, Query};
 use crate::problem::Problem;
+use crate::routes::{Routes, routes};
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(remove))
         .routes(routes!(stat))
         .routes(routes!(list))

@@ -18,8 +18,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::connect;
 use crate::ending::WaitQuery;
@@ -27,15 +25,12 @@ use crate::extract::{Json, Path, Query};
 use crate::log_answer::{self, LogEnd, LogEvent, LogFeeds, LogQuery, LogRange, LogSource};
 use crate::output::{LARGEST_OUTPUT, Output};
 use crate::problem::{Kind, Problem};
+use crate::routes::{Routes, routes};
 use crate::sse;
 use crate::valid;
 
-pub(super) fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(run))
-        .routes(routes!(interrupt))
-        .routes(routes!(get))
-        .routes(routes!(logs))
+pub(super) fn routes() -> Routes {
+    Routes::new().routes(routes!(run)).routes(routes!(interrupt)).routes(routes!(get)).routes(routes!(logs))
 }
 
 /// A command for the shell of a session.
