@@ -169,7 +169,7 @@ impl<'a> Follow<'a> {
 /// Reads an event; `None` for a name that a newer server may send.
 pub(crate) fn parse(client: &Client, event: &Event) -> Result<Option<LogEvent>, Error> {
     fn read<'a, T: Deserialize<'a>>(client: &Client, event: &'a Event) -> Result<T, Error> {
-        serde_json::from_str(&event.data).map_err(|error| client.foreign(&error))
+        serde_json::from_slice(event.data.as_bytes()).map_err(|error| client.foreign(&error))
     }
     let gap = || read::<Gap>(client, event).map(|gap| gap.bytes);
     Ok(Some(match event.name.as_str() {

@@ -156,7 +156,7 @@ impl Socket {
                 Ok(Some(Ok(message))) => {
                     let Some(text) = message.as_text() else { continue };
                     let received: Received<'_> =
-                        serde_json::from_str(text).map_err(|error| client.foreign(&error))?;
+                        serde_json::from_slice(text.as_bytes()).map_err(|error| client.foreign(&error))?;
                     let Received { event, id, data } = received;
                     return Ok(Some(Event { name: event, id, data: data.get().to_owned() }));
                 }

@@ -35,10 +35,10 @@ impl LeafLabel {
         let Ok(length) = rustix::fs::lgetxattr(leaf, ATTRIBUTE, &mut text) else {
             return LeafLabel::default();
         };
-        let value: serde_json::Value =
-            serde_json::from_slice(text.get(..length).unwrap_or_default()).unwrap_or_default();
+        let text = text.get(..length).unwrap_or_default();
+        let value: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
         let root = value.pointer("/detached/root").and_then(|root| root.as_str()).map(PathBuf::from);
-        let intent = serde_json::from_value::<Intent>(value).ok().filter(|intent| intent.id.short() == id);
+        let intent = serde_json::from_slice::<Intent>(text).ok().filter(|intent| intent.id.short() == id);
         LeafLabel { root: root.filter(|_| intent.is_some()), intent }
     }
 

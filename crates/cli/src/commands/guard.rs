@@ -353,9 +353,9 @@ fn is_same(file: &File, other: &File) -> bool {
 
 /// Reads the report of this sandbox.
 fn read(file: &mut File, id: &str) -> Option<Report> {
-    let mut text = String::new();
+    let mut text = Vec::new();
     file.rewind().ok()?;
-    file.read_to_string(&mut text).ok()?;
-    let report: Report = serde_json::from_str(&text).ok()?;
+    file.read_to_end(&mut text).ok()?;
+    let report: Report = serde_json::from_slice(&text).ok()?;
     (report.id == id).then_some(report)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jsonc_parser::ast::Value;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
-use similar::TextDiff;
+use diffy::DiffOptions;
 
 use crate::failure::{Failure, FailureKind};
 use crate::output;
@@ -120,8 +120,9 @@ impl SettingsFile {
             (Some(_), true) => name.clone(),
             (Some(_), false) => backup(&self.path).display().to_string(),
         };
-        let diff = TextDiff::from_lines(before, after);
-        let shown = diff.unified_diff().header(&old, &name).to_string();
+        let mut diff = DiffOptions::new();
+        diff.set_original_filename(old).set_modified_filename(name.clone());
+        let shown = diff.create_patch(before, after).to_string();
         output::data(shown.as_bytes())?;
         if dry_run { Ok(()) } else { self.replace(after) }
     }

@@ -59,7 +59,7 @@ fn read(path: &Path) -> Result<SandboxSpec, Failure> {
     }
     // A file of JSON begins with a brace, which no file of TOML does.
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(&text).map_err(|error| cannot().because(error.to_string()));
+        return serde_json::from_slice(text.as_bytes()).map_err(|error| cannot().because(error.to_string()));
     }
     toml::from_str(&text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
