@@ -29,6 +29,7 @@ mod metrics;
 mod next_life;
 pub(crate) mod oci;
 pub(crate) mod pause;
+mod ports;
 pub(crate) mod ps;
 mod reap;
 mod report;
@@ -89,6 +90,7 @@ const VERBS: &[Result<&Verb, &str>] = &[
     Ok(&ps::VERB),
     whole!(top),
     Ok(&stats::VERB),
+    Ok(&ports::VERB),
     Ok(&tree::VERB),
     Ok(&status::VERB),
     Ok(&inspect::VERB),

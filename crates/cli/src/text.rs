@@ -14,4 +14,5 @@ pub(crate) mod template;
 pub(crate) mod terminal_output;
 pub(crate) mod time;
 pub(crate) mod usage;
+pub(crate) mod users;
 pub(crate) mod vm;

@@ -10,6 +10,7 @@
 //! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
 //! - [`descent`] — the sandbox to which a process belongs, by its ancestors.
+//! - [`ports`] — who listens on TCP ports, in sandboxes and outside.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`SupervisorClient`] — a connection to a supervisor.
 //! - [`watch_sandboxes()`] — has sandboxes recovered that lose all their supervisors.
@@ -29,6 +30,7 @@ mod forget;
 mod holders;
 mod lease;
 mod pause;
+pub mod ports;
 pub mod resolve;
 mod scope;
 mod start;

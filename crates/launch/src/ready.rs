@@ -2,6 +2,7 @@
 
 mod probe;
 mod prober;
+mod taken;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -131,7 +132,10 @@ pub(crate) fn await_ready(
         return Ok(());
     }
     let last = last.lock().map(|last| last.clone()).unwrap_or_default();
-    let failure = failure(id, wait, &reason, &last);
+    let mut failure = failure(id, wait, &reason, &last);
+    if let Some(holder) = taken::describe_holder(&wait.probe, &resolver, &known) {
+        failure = failure.because(holder);
+    }
     Err(end(failure, &resolver, &known, &files))
 }
 

@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use penfold_control::ports::ports_of;
 use penfold_control::{Resolver, SandboxRef, view};
 use penfold_process::Port;
 use penfold_state::log::{LogEntry, LogReader, LogWaitEnd, Stream};
@@ -11,7 +12,6 @@ use penfold_state::log::{LogEntry, LogReader, LogWaitEnd, Stream};
 use crate::answer::ToolError;
 use crate::call::Cancel;
 use crate::find::sandbox_record;
-use crate::listening::listening_ports;
 use crate::log_text::unreadable_log;
 use crate::plain::{Bounded, plain_text};
 
@@ -121,7 +121,7 @@ fn listens(root: &Path, known: &SandboxRef, wanted: u16) -> bool {
     let Some(known) = resolver.resolve(&known.id).ok() else { return false };
     let Some(seen) = view::observe_sandbox(&resolver, &known) else { return false };
     let is_wanted = |port: Port| wanted == 0 || port.port == wanted;
-    listening_ports(&resolver, &known, &seen).is_ok_and(|found| found.iter().any(|one| is_wanted(one.port)))
+    ports_of(&resolver, &known, &seen).is_ok_and(|found| found.iter().any(|one| is_wanted(one.port)))
 }
 
 /// A search for a text in lines that come in pieces, from two streams.

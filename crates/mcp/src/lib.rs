@@ -17,7 +17,6 @@ mod config;
 mod find;
 mod follow;
 mod host;
-mod listening;
 mod log_text;
 mod plain;
 mod serve;

@@ -48,7 +48,7 @@ pub use environ::EnvironmentMatch;
 pub use executable::Executable;
 pub use handle::{Delivery, Process};
 pub use id::{ProcessId, StartTime, boot_id, pid_from_raw};
-pub use listeners::{Listeners, Port};
+pub use listeners::{Listener, Listeners, Port};
 pub use numbers::ParseError;
 pub use procfs::{Completeness, FileId, ProcFs, ProcessPresence};
 pub use quote::{quote_words, quoted_cmdline};

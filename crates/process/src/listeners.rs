@@ -18,40 +18,59 @@ pub struct Port {
     pub port: u16,
 }
 
+/// A socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// Where it listens.
+    pub port: Port,
+    /// The inode, by which descriptors of processes name it.
+    pub inode: u64,
+    /// The user that made it.
+    pub user: u32,
+}
+
 /// All listeners by the inode of the socket, for each network namespace that was read.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    namespaces: HashMap<PathBuf, HashMap<u64, Port>>,
+    namespaces: HashMap<PathBuf, HashMap<u64, Listener>>,
 }
 
 impl Listeners {
     /// Returns the ports on which these processes listen.
     pub fn of(&mut self, pids: &[Pid]) -> Vec<Port> {
-        let mut ports: Vec<Port> = pids.iter().flat_map(|&pid| self.of_one(pid)).collect();
+        let mut ports: Vec<Port> =
+            pids.iter().flat_map(|&pid| self.held_by(pid)).map(|listener| listener.port).collect();
         ports.sort_unstable();
         ports.dedup();
         ports
     }
 
-    fn of_one(&mut self, pid: Pid) -> Vec<Port> {
-        let Ok(namespace) = std::fs::read_link(path(pid, "ns/net")) else { return Vec::new() };
-        let listeners = match self.namespaces.entry(namespace) {
-            Entry::Occupied(read) => read.into_mut(),
-            // A process that has just ended shows nothing: another one of its namespace may.
-            Entry::Vacant(unread) => match listeners(pid) {
-                Some(listeners) => unread.insert(listeners),
-                None => return Vec::new(),
-            },
-        };
-        if listeners.is_empty() {
+    /// Returns all listeners in the network namespace of a process, whoever holds them.
+    pub fn around(&mut self, pid: Pid) -> Vec<Listener> {
+        self.namespace_of(pid).map(|listeners| listeners.values().copied().collect()).unwrap_or_default()
+    }
+
+    /// Returns the listeners that a process has open.
+    pub fn held_by(&mut self, pid: Pid) -> Vec<Listener> {
+        let Some(listeners) = self.namespace_of(pid).filter(|listeners| !listeners.is_empty()) else {
             return Vec::new();
-        }
+        };
         let Ok(entries) = std::fs::read_dir(path(pid, "fd")) else { return Vec::new() };
         let sockets = entries.filter_map(|entry| {
             let target = std::fs::read_link(entry.ok()?.path()).ok()?;
             target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
         });
         sockets.filter_map(|inode| listeners.get(&inode).copied()).collect()
+    }
+
+    /// The listeners in the namespace of a process; `None` if the process has ended.
+    fn namespace_of(&mut self, pid: Pid) -> Option<&HashMap<u64, Listener>> {
+        let namespace = std::fs::read_link(path(pid, "ns/net")).ok()?;
+        Some(match self.namespaces.entry(namespace) {
+            Entry::Occupied(read) => read.into_mut(),
+            // A process that has just ended shows nothing: another one of its namespace may.
+            Entry::Vacant(unread) => unread.insert(listeners(pid)?),
+        })
     }
 }
 
@@ -60,23 +79,27 @@ fn path(pid: Pid, name: &str) -> PathBuf {
 }
 
 /// Reads the tables of a process's namespace; `None` if the process has ended meanwhile.
-fn listeners(pid: Pid) -> Option<HashMap<u64, Port>> {
+fn listeners(pid: Pid) -> Option<HashMap<u64, Listener>> {
     let four = std::fs::read_to_string(path(pid, "net/tcp")).ok()?;
     // A kernel without IPv6 has no such file.
     let six = std::fs::read_to_string(path(pid, "net/tcp6")).unwrap_or_default();
-    Some([four, six].iter().flat_map(|table| table.lines().filter_map(line)).collect())
+    let all = [four, six];
+    let listeners = all.iter().flat_map(|table| table.lines().filter_map(line));
+    Some(listeners.map(|listener| (listener.inode, listener)).collect())
 }
 
 /// Parses a line of `/proc/net/tcp`, `proc_pid_net(5)`, if its socket listens.
-fn line(text: &str) -> Option<(u64, Port)> {
+fn line(text: &str) -> Option<Listener> {
     const LISTENS: &str = "0A";
     let mut words = text.split_whitespace().skip(1);
     let (address, port) = words.next()?.split_once(':')?;
     if words.nth(1)? != LISTENS {
         return None;
     }
-    let inode = words.nth(5)?.parse().ok()?;
-    Some((inode, Port { address: parse(address)?, port: u16::from_str_radix(port, 16).ok()? }))
+    let user = words.nth(3)?.parse().ok()?;
+    let inode = words.nth(1)?.parse().ok()?;
+    let port = Port { address: parse(address)?, port: u16::from_str_radix(port, 16).ok()? };
+    Some(Listener { port, inode, user })
 }
 
 /// Parses words of four bytes, each written as a number in the byte order of this machine.
@@ -106,11 +129,11 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn sockets_that_listen_are_read_and_others_not() {
         let listens = "   0: 0100007F:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000  0 4711 1 0 100 0 0 10 0";
-        let (inode, port) = line(listens).unwrap();
-        assert_eq!((inode, port.to_string()), (4711, "127.0.0.1:3000".to_owned()));
+        let Listener { port, inode, user } = line(listens).unwrap();
+        assert_eq!((inode, user, port.to_string()), (4711, 1000, "127.0.0.1:3000".to_owned()));
         assert_eq!(line(&listens.replace(" 0A ", " 01 ")), None);
         let six = listens.replace("0100007F:", "00000000000000000000000001000000:");
-        assert_eq!(line(&six).unwrap().1.to_string(), "[::1]:3000");
+        assert_eq!(line(&six).unwrap().port.to_string(), "[::1]:3000");
         assert_eq!(line("  sl  local_address rem_address   st tx_queue"), None);
     }
 }

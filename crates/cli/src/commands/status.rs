@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use penfold_control::ports::ports_of;
 use penfold_control::{Resolver, SandboxRef, SandboxView};
 use penfold_state::log::{LogEntry, LogPosition, LogReader};
 use penfold_state::state::Status;
@@ -17,7 +18,7 @@ use crate::sandboxes::here::Here;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::leak::reap_as_root;
 use crate::text::process_tree::{self, Style};
-use crate::text::row::{Numbers, Row};
+use crate::text::row::{Numbers, Row, numbers};
 use crate::text::{template, time, usage as columns};
 use crate::{output, value};
 
@@ -126,6 +127,10 @@ fn page(
     }
     if let Some(used) = used {
         line("used", &used);
+    }
+    let ports = ports_of(resolver, known, seen).unwrap_or_default();
+    if !ports.is_empty() {
+        line("listens", &numbers(&ports.iter().map(|member| member.port).collect::<Vec<_>>()));
     }
     if let Some(level) = seen.level {
         let place = seen.leaf.as_ref().map_or_else(String::new, |leaf| format!("  {}", leaf.display()));

@@ -11,7 +11,7 @@ use penfold_state::log::LogPosition;
 use penfold_state::outcome::ExitStatus;
 use serde_json::json;
 
-use super::ports::port_lines;
+use super::ports::{listening_members, port_lines};
 use super::report::{bounded_report, report_words};
 use super::stop::end_one;
 use crate::answer::{ToolAnswer, ToolError};
@@ -24,7 +24,6 @@ use crate::find::{
 };
 use crate::follow::{Followed, Goal, follow_log};
 use crate::host::ServerState;
-use crate::listening::listening_ports;
 use crate::log_text::{self, open_log};
 
 /// The time to become ready, unless chosen otherwise, and the longest.
@@ -128,7 +127,7 @@ fn runs(
     if !seen.status.is_living() {
         return ended(host, &known, ready.is_some());
     }
-    let ports = listening_ports(&resolver, &known, &seen)?;
+    let ports = listening_members(&resolver, &known, &seen)?;
     let log = log_text::read_from(sandbox_record(&known)?, LogPosition::Start, None, FIRST)?;
     let name = sandbox_words(&known.id, known.name.as_deref());
     let mut text = match ready {

@@ -6,9 +6,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+use diffy::DiffOptions;
 use jsonc_parser::ast::Value;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
-use diffy::DiffOptions;
 
 use crate::failure::{Failure, FailureKind};
 use crate::output;

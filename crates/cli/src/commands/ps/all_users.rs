@@ -1,7 +1,5 @@
 //! `penfold ps --all-users`: the sandboxes in the state roots of all users.
 
-use std::collections::HashMap;
-
 use penfold_control::all_users;
 use penfold_state::error_chain;
 
@@ -12,7 +10,7 @@ use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output;
 use crate::sandboxes::find::Among;
 use crate::text::row::UserHome;
-use crate::text::{lines, template};
+use crate::text::{lines, template, users};
 
 /// Lists the sandboxes of all users, the newest first.
 pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
@@ -24,7 +22,7 @@ pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         let sentence = "only root may list the sandboxes of all users";
         return Err(Failure::new(FailureKind::NotPermitted, sentence).hint("sudo penfold ps --all-users"));
     }
-    let names = names();
+    let names = users::names();
     let unread = std::cell::Cell::new(false);
     let done = list(global, args, |among| {
         let mut found = Vec::new();
@@ -55,20 +53,4 @@ pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
 /// The user in a table: the name, or else the number.
 pub(super) fn shown(home: &UserHome) -> String {
     home.user.as_ref().map_or_else(|| home.uid.to_string(), |name| template::printable(name))
-}
-
-/// The names of users in `/etc/passwd`, passwd(5). Users of other sources are shown by number.
-fn names() -> HashMap<u32, String> {
-    let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = |line: &str| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        Some((fields.nth(1)?.parse().ok()?, name.to_owned()))
-    };
-    let mut names = HashMap::new();
-    for (user, name) in text.lines().filter_map(name) {
-        // The first entry of a number counts, as in getpwuid(3).
-        names.entry(user).or_insert(name);
-    }
-    names
 }

@@ -11,6 +11,7 @@ mod life;
 mod modes;
 mod namespaces;
 mod pause;
+mod ports;
 mod promptness;
 mod ready;
 mod recorded;
