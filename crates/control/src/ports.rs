@@ -7,7 +7,6 @@ use penfold_process::{Listener, Listeners, Pid, Port, ProcFs};
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
-use crate::scope::tenant_of_record;
 use crate::view::{SandboxView, list_members, select_sandboxes};
 
 /// A member of a sandbox that listens on a port.
@@ -166,8 +165,7 @@ impl Look {
     }
 }
 
-/// Finds who holds a port that a sandbox cannot have, as far as the owner of that sandbox may know: a tenant learns no more of others
-/// than the port.
+/// Finds who holds a port that a sandbox cannot have.
 ///
 /// # Errors
 /// When /proc or the state root cannot be read.
@@ -178,22 +176,10 @@ pub fn find_holder(resolver: &Resolver, wanting: &SandboxRef, port: u16) -> io::
         return Ok(None);
     }
     let living = select_sandboxes(resolver, false)?;
-    let holders = list_holders(resolver, &living)?;
-    let is_other = |holder: &PortHolder| holder.sandbox.as_deref() != Some(&wanting.id);
-    let found = holders
-        .into_iter()
-        .find(|holder| holder.port.port == port && !holder.is_own_network && is_other(holder));
-    let tenant = |known: &SandboxRef| known.record.as_ref().and_then(tenant_of_record);
-    let own = tenant(wanting);
-    Ok(found.map(|holder| {
-        let owner = living.iter().find(|(known, _)| Some(&known.id) == holder.sandbox.as_ref());
-        let is_known = match owner {
-            Some((known, _)) => tenant(known) == own,
-            None => own.is_none(),
-        };
-        if is_known {
-            return holder;
-        }
-        PortHolder { sandbox: None, name: None, pid: None, command: None, ..holder }
-    }))
+    let mut holders = list_holders(resolver, &living)?;
+    holders.retain(|holder| {
+        let is_other = holder.sandbox.as_deref() != Some(&wanting.id);
+        holder.port.port == port && !holder.is_own_network && is_other
+    });
+    Ok(holders.into_iter().next())
 }
