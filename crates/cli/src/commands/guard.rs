@@ -143,6 +143,7 @@ pub(crate) struct GuardArgs {
     timeout: Option<Duration>,
     #[arg(
         long,
+        visible_alias = "spare",
         value_name = "RULE",
         value_parser = value::spare_rule,
         help = "Leave daemons alone, and list them: NAME or PATH of the executable file, NAME:WORD with a word of the command \
@@ -209,7 +210,12 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
         // What the tests leave changes no code.
         Some(exit) if args.quiet_exit.is_some() && !is_verified => exit.process_code(),
         _ if args.quiet_exit.is_some() => code,
-        _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => crate::exit_codes::LEAKED,
+        _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => {
+            if tests == Tests::All && !global.quiet {
+                output::message(report::WAYS_ON);
+            }
+            crate::exit_codes::LEAKED
+        }
         _ => code,
     })
 }

@@ -13,6 +13,31 @@ const PRINTED: usize = 50;
 /// The most parents and files in one line.
 const PARTS: usize = 5;
 
+/// Daemons that build tools and shells leave on purpose: the rule that keeps one, and a word of its command line.
+const DAEMONS: [(&str, &str); 11] = [
+    ("sccache", "sccache"),
+    ("ccache", "ccache"),
+    ("watchman", "watchman"),
+    ("ssh-agent", "ssh-agent"),
+    ("gpg-agent", "gpg-agent"),
+    ("dbus-daemon", "dbus-daemon"),
+    ("tmux", "tmux"),
+    ("adb", "adb"),
+    (
+        "java:org.gradle.launcher.daemon.bootstrap.GradleDaemon",
+        "org.gradle.launcher.daemon.bootstrap.GradleDaemon",
+    ),
+    (
+        "java:org.jetbrains.kotlin.daemon.KotlinCompileDaemon",
+        "org.jetbrains.kotlin.daemon.KotlinCompileDaemon",
+    ),
+    ("java:A-server.jar", "A-server.jar"),
+];
+
+/// What helps against the exit code of leaks.
+pub(super) const WAYS_ON: &str = "hint: 123 is for what was left: end it in the tests, keep a daemon with `--spare NAME`, or name leaks \
+    only, with `--leaks warn`\n";
+
 /// Returns what the tests have left. If the supervisor was killed, the report of the launcher has the strays only.
 pub(super) fn leaks(report: &Report) -> Vec<LeakedProcess> {
     if report.leaks.is_empty() {
@@ -88,7 +113,19 @@ pub(super) fn describe(leak: &LeakedProcess) -> Vec<String> {
     }
     all.extend(leak.directory.as_ref().map(|directory| format!("  directory: {}", directory.display())));
     all.extend(parts(&files, ", ").map(|files| format!("  open files: {files}")));
+    all.extend(rule_that_keeps(&leak.command).map(|rule| format!("  a daemon: `--spare {rule}` keeps it")));
     all
+}
+
+/// The rule that keeps a daemon that is known.
+fn rule_that_keeps(command: &str) -> Option<&'static str> {
+    let names = |(position, word): (usize, &str)| {
+        let name = word.rsplit('/').next().unwrap_or(word).to_owned();
+        // The program is the first word; a class, or an archive of classes, is a later one.
+        move |(rule, known): &&(&str, &str)| (position == 0 || rule.contains(':')) && name == *known
+    };
+    let mut words = command.split(' ').enumerate();
+    words.find_map(|word| DAEMONS.iter().find(names(word))).map(|(rule, _)| *rule)
 }
 
 fn parts(all: &[String], between: &str) -> Option<String> {
@@ -118,6 +155,26 @@ pub(super) mod tests {
             "took_us": 2000, "cpu_us": 0, "peak_memory_bytes": 0,
         });
         serde_json::from_value(report).unwrap()
+    }
+
+    #[test]
+    fn a_daemon_that_is_known_is_named_with_the_rule_that_keeps_it() {
+        for (command, rule) in [
+            ("/usr/bin/sccache", Some("sccache")),
+            ("ssh-agent -s", Some("ssh-agent")),
+            ("bazel(x) -jar /a/b/A-server.jar", Some("java:A-server.jar")),
+            (
+                "java -cp x org.gradle.launcher.daemon.bootstrap.GradleDaemon 8",
+                Some("java:org.gradle.launcher.daemon.bootstrap.GradleDaemon"),
+            ),
+            ("grep sccache", None),
+            ("sccache2", None),
+            ("", None),
+        ] {
+            assert_eq!(rule_that_keeps(command), rule, "{command}");
+        }
+        let sccache = LeakedProcess { command: "sccache".to_owned(), ..leak() };
+        assert_eq!(describe(&sccache).last().unwrap(), "  a daemon: `--spare sccache` keeps it");
     }
 
     #[test]

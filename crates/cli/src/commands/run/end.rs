@@ -33,6 +33,7 @@ impl StopArgs {
 pub(crate) struct SpareArgs {
     #[arg(
         long,
+        visible_alias = "ignore",
         value_name = "RULE",
         value_parser = spare_rule,
         help = "Leave daemons alone at the end, and name them: NAME or PATH of the executable file, NAME:WORD with a word of the \

@@ -196,9 +196,33 @@ fn processes_of_penfold_are_no_parents() {
 #[test]
 fn a_leak_keeps_the_code_of_failed_tests_and_can_be_a_warning() {
     let env = TestEnv::new();
-    guard(&env, &["sh", "-c", "sleep 1000 & exit 3"]).with_code(3);
-    let done = guard(&env, &["--leaks", "warn", "sh", "-c", "sleep 1000 & exit 0"]).with_code(0);
-    assert!(done.err().contains("leak: sleep 1000"), "{}", done.err());
+    let others = [
+        guard(&env, &["sh", "-c", "sleep 1000 & exit 3"]).with_code(3),
+        guard(&env, &["--leaks", "warn", "sh", "-c", "sleep 1000 & exit 0"]).with_code(0),
+    ];
+    for done in others {
+        assert!(done.err().contains("leak: sleep 1000"), "{}", done.err());
+        assert!(!done.err().contains("hint"), "{}", done.err());
+    }
+    // The code of leaks comes with what helps; the other word for `--ignore` is one of that.
+    let script = ["sh", "-c", "sleep 1000 & exit 0"];
+    let said = guard(&env, &script).with_code(123).err();
+    assert!(said.lines().last().unwrap().starts_with("hint: 123 is for what was left"), "{said}");
+    assert_eq!(
+        env.call(["-q", "guard", "-t", "0s", "sh", "-c", "sleep 1000 & exit 0"])
+            .with_code(123)
+            .err()
+            .matches("hint")
+            .count(),
+        0
+    );
+    for word in ["--spare", "--ignore"] {
+        guard(&env, &[word, "sleep", "sh", "-c", "sleep 1000 > /dev/null 2>&1 & exit 0"]).with_code(0);
+        let spared = env.running("sleep 1000");
+        assert_eq!(spared.len(), 1, "{word}");
+        spared[0].signal(rustix::process::Signal::KILL);
+        wait_until("it is gone", || !env.is_running("sleep 1000"));
+    }
     assert!(!env.is_running("sleep 1000"));
     env.assert_nothing_left();
 }

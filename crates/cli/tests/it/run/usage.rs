@@ -166,8 +166,8 @@ fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
         {
             // What a verb needs, for want of which it would be refused as well.
             let needed: &[&str] = match verb {
-                "ps" | "tree" | "doctor" | "gc" | "metrics" | "events" | "report" | "version" | "help"
-                | "serve" | "watch" | "mcp" => &[],
+                "ps" | "ports" | "tree" | "doctor" | "gc" | "metrics" | "events" | "report" | "version"
+                | "help" | "serve" | "watch" | "mcp" => &[],
                 "reap" => &["--pid", "5"],
                 "completions" => &["bash"],
                 "agent" => &["status"],
