@@ -7,6 +7,7 @@
 //! - `ports` — waits for a port; `git` — clones a repository.
 //! - `interpreter` — runs code in contexts, which keep its state.
 //! - `pty` — the terminal of a session; `terminals` — those of clients from 0.13 on.
+//! - `end_tree` — the end of a process, a context or a terminal.
 //! - `ws` — all routes over one WebSocket; `rpc` — the same as calls of methods.
 //! - `watch` — reports changes below a directory; `watched` — the directory trees of inotify(7).
 //! - `json_body`, `output` — JSON that is written in parts.
@@ -22,6 +23,7 @@ mod answer;
 mod api;
 mod backup;
 mod claims;
+mod end_tree;
 mod error;
 mod event_reader;
 mod execute;

@@ -11,7 +11,7 @@ mod script;
 mod status;
 mod words;
 
-pub(crate) use launch::{GRACE, Launch, command_in_session, make_room};
+pub(crate) use launch::{Launch, command_in_session, make_room};
 pub(crate) use look::{Watched, watched_process};
 pub(crate) use routes::{answer_start, answer_stream, routes};
 pub(crate) use script::{Environment, plain_command};

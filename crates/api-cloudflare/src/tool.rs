@@ -8,8 +8,9 @@ use penfold_state::error_chain;
 use penfold_state::log::LogPosition;
 
 use crate::api::Api;
+use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
-use crate::processes::{self, Environment, GRACE};
+use crate::processes::{self, Environment};
 use crate::remaining;
 use crate::sessions::Session;
 

@@ -13,7 +13,7 @@ use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
 use crate::processes::code_of;
-use crate::{processes, remaining, sessions};
+use crate::{end_tree, processes, remaining, sessions};
 
 use super::Wanted;
 use super::output::Done;
@@ -58,7 +58,7 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     let number = match execs::start_exec(files, start) {
         Ok(started) => started.number,
         Err(ExecError::StartFailed { number, failure: StartFailure::Directory(_) }) => {
-            penfold_server::execs::discard_exec(files, number, processes::GRACE);
+            penfold_server::execs::discard_exec(files, number, end_tree::GRACE);
             done.stderr = format!("Failed to change directory to '{}'", cwd.unwrap_or_default());
             return Ok(done);
         }

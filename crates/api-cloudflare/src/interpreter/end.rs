@@ -1,22 +1,15 @@
 //! Ends contexts: TERM to the whole tree, a grace, KILL, and an observed end.
 
-use std::time::Duration;
-
-use penfold_control::execs::{self, ExecError};
-use penfold_server::execs::ExecEndOrder;
-use penfold_state::error_chain;
+use penfold_control::execs;
 use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
 use crate::api::{Api, ApiState};
+use crate::end_tree::{TreeEnd, end_tree};
 use crate::error::{ApiError, Code};
-use crate::processes::GRACE;
 use crate::remaining;
 
 use super::contexts::Context;
-
-/// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
-const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 
 /// Ends a context, and removes its record.
 ///
@@ -24,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 /// When something of it is left.
 pub(super) async fn end_context(api: &ApiState, context: Context) -> Result<(), ApiError> {
     let ending = context.clone();
-    api.wait(move |_| end_tree(&ending)).await?;
+    api.wait(move |_| end(&ending)).await?;
     let followed = (context.exec.files.name().to_owned(), context.number());
     // The last event of a stream needs the record.
     api.followers.finish(|other| *other == followed).await;
@@ -35,23 +28,17 @@ pub(super) async fn end_context(api: &ApiState, context: Context) -> Result<(), 
     .await
 }
 
-fn end_tree(context: &Context) -> Result<(), ApiError> {
+fn end(context: &Context) -> Result<(), ApiError> {
     if !context.exec.is_running() {
         return Ok(());
     }
-    let signal = Some(Signal::TERM.as_raw());
-    let order = ExecEndOrder::Stop { signal, grace: Some(GRACE), patience: PATIENCE };
-    match order.carry_out(&context.exec) {
-        Ok(end) if end.remaining.is_empty() => Ok(()),
-        Ok(end) => Err(not_gone(context, &end.remaining)),
-        // Its session was deleted meanwhile, and that verified its end.
-        Err(ExecError::NotFound { .. }) => Ok(()),
-        Err(_) if execs::has_ended(&context.exec.files, context.number()) => Ok(()),
-        Err(ExecError::Unverified { .. }) => Err(not_gone(context, &[])),
-        Err(error) => {
-            let (id, why) = (&context.id, error_chain(&error));
+    match end_tree(&context.exec, Signal::TERM.as_raw()) {
+        TreeEnd::Gone => Ok(()),
+        TreeEnd::Left(survivors) => Err(not_gone(context, &survivors)),
+        TreeEnd::Failed(why) => {
+            let id = context.id.as_str();
             let message = format!("Failed to delete code context '{id}': {why}");
-            Err(ApiError::new(Code::InternalError, message).with("contextId", id.as_str()))
+            Err(ApiError::new(Code::InternalError, message).with("contextId", id))
         }
     }
 }

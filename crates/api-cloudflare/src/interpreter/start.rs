@@ -12,9 +12,10 @@ use penfold_state::{StartFailure, error_chain};
 use rustix::io::Errno;
 
 use crate::api::{Api, ApiState};
+use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
-use crate::processes::{self, GRACE};
+use crate::processes;
 use crate::sessions::{self, Session};
 
 use super::contexts::{self, Context};

@@ -1,24 +1,18 @@
 //! Ends processes: TERM to the whole tree, a grace, KILL, and an observed end.
 
-use std::time::Duration;
-
 use penfold_control::at_once;
-use penfold_control::execs::{self, ExecEnd, ExecError};
-use penfold_server::execs::ExecEndOrder;
-use penfold_state::error_chain;
+use penfold_server::execs::FoundExec;
 use rustix::process::Signal;
 
 use crate::api::ApiState;
+use crate::end_tree::{TreeEnd, end_tree, end_trees};
 use crate::error::{ApiError, Code};
 use crate::remaining;
 
-use super::launch::GRACE;
 use super::look::{self, Seen};
 
 pub(super) const TERM: i32 = Signal::TERM.as_raw();
 pub(super) const KILL: i32 = Signal::KILL.as_raw();
-/// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
-const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 
 /// Ends one process.
 ///
@@ -39,7 +33,7 @@ pub(super) async fn with_signal(api: &ApiState, id: String, signal: i32) -> Resu
             return Err(ended_before(&seen));
         }
         penfold_sys::crash_point!("serve-kill-wanted");
-        end(&seen, signal)?;
+        judge(&seen, end_tree(&seen.exec, signal))?;
         penfold_sys::crash_point!("serve-killed");
         Ok(seen)
     });
@@ -55,28 +49,12 @@ fn ended_before(seen: &Seen) -> ApiError {
     ApiError::new(Code::CommandNotFound, message).with("command", id.as_str()).with("processId", id.as_str())
 }
 
-fn end(seen: &Seen, signal: i32) -> Result<(), ApiError> {
-    let order = if signal == KILL {
-        ExecEndOrder::Kill { patience: PATIENCE }
-    } else {
-        ExecEndOrder::Stop { signal: Some(signal), grace: Some(GRACE), patience: PATIENCE }
-    };
-    verified(seen, order.carry_out(&seen.exec))
-}
-
-fn verified(seen: &Seen, ended: Result<ExecEnd, ExecError>) -> Result<(), ApiError> {
-    match ended {
-        Ok(ExecEnd { remaining, .. }) if remaining.is_empty() => Ok(()),
-        Ok(ExecEnd { remaining, .. }) => Err(not_gone(seen, &remaining)),
-        // Its session was deleted meanwhile, and that verified its end.
-        Err(ExecError::NotFound { .. }) => Ok(()),
-        Err(error) if execs::has_ended(&seen.exec.files, seen.number()) => {
-            tracing::debug!(process = seen.id, %error, "a process ended by itself");
-            Ok(())
-        }
-        Err(ExecError::Unverified { .. }) => Err(not_gone(seen, &[])),
-        Err(error) => {
-            let message = format!("Process '{}' cannot be killed: {}", seen.id, error_chain(&error));
+fn judge(seen: &Seen, end: TreeEnd) -> Result<(), ApiError> {
+    match end {
+        TreeEnd::Gone => Ok(()),
+        TreeEnd::Left(survivors) => Err(not_gone(seen, &survivors)),
+        TreeEnd::Failed(why) => {
+            let message = format!("Process '{}' cannot be killed: {why}", seen.id);
             Err(ApiError::new(Code::ProcessError, message).with("processId", seen.id.as_str()))
         }
     }
@@ -94,13 +72,10 @@ fn end_all(mut all: Vec<Seen>) -> Vec<(Seen, Result<(), ApiError>)> {
     all.sort_by(|one, other| one.exec.files.name().cmp(other.exec.files.name()));
     let of_sandboxes: Vec<&[Seen]> =
         all.chunk_by(|one, other| one.exec.files.name() == other.exec.files.name()).collect();
-    let results = at_once(&of_sandboxes, |some| match *some {
-        [] => Vec::new(),
-        [first, ..] => {
-            let numbers: Vec<u32> = some.iter().map(Seen::number).collect();
-            let ends = execs::stop_all(&first.exec.files, &numbers, Some(TERM), Some(GRACE), PATIENCE);
-            some.iter().zip(ends).map(|(seen, end)| verified(seen, end)).collect()
-        }
+    let results = at_once(&of_sandboxes, |some| {
+        let trees: Vec<&FoundExec> = some.iter().map(|seen| &seen.exec).collect();
+        let ends = end_trees(&trees, TERM);
+        some.iter().zip(ends).map(|(seen, end)| judge(seen, end)).collect::<Vec<_>>()
     });
     let results: Vec<_> = results.into_iter().flatten().collect();
     let mut all: Vec<_> = all.into_iter().zip(results).collect();

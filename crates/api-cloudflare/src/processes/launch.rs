@@ -16,6 +16,7 @@ use serde_json::json;
 
 use crate::api::{Api, ApiState};
 use crate::claims;
+use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
 use crate::ids::{ProcessId, SessionId};
 use crate::sessions::{self, Session};
@@ -27,8 +28,6 @@ use super::script::{self, Environment};
 
 /// The bytes of a command that its label keeps: the files of an exec are read up to a size.
 const LABEL: usize = 64 << 10;
-/// The time between SIGTERM and SIGKILL.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// The tries to read a state that the shell has just replaced.
 const TRIES: u32 = 10;
 

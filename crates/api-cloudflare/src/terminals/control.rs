@@ -1,23 +1,18 @@
 //! Writes to terminals, sets their size, and ends them.
 
-use std::time::Duration;
-
-use penfold_control::execs::{self, ExecError};
-use penfold_server::execs::{ExecEndOrder, write_input};
+use penfold_control::execs;
+use penfold_server::execs::write_input;
 use penfold_state::error_chain;
 use penfold_state::wire::Size;
 use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
 use crate::api::ApiState;
+use crate::end_tree::{TreeEnd, end_tree};
 use crate::error::{ApiError, Code};
-use crate::processes::GRACE;
 use crate::remaining;
 
 use super::look::Terminal;
-
-/// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
-const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 
 /// The error of an operation on a terminal.
 pub(super) fn control_error(id: &str, operation: &'static str, reason: &str) -> ApiError {
@@ -55,25 +50,19 @@ pub(super) fn resize(terminal: &Terminal, size: Size) -> Result<(), ApiError> {
 /// When something of it is left.
 pub(super) async fn end_terminal(api: &ApiState, terminal: Terminal) -> Result<(), ApiError> {
     let followed = (terminal.exec.files.name().to_owned(), terminal.number());
-    api.wait(move |_| end_tree(&terminal)).await?;
+    api.wait(move |_| end(&terminal)).await?;
     api.followers.finish(|other| *other == followed).await;
     Ok(())
 }
 
-fn end_tree(terminal: &Terminal) -> Result<(), ApiError> {
+fn end(terminal: &Terminal) -> Result<(), ApiError> {
     if !terminal.exec.is_running() {
         return Ok(());
     }
-    let signal = Some(Signal::HUP.as_raw());
-    let order = ExecEndOrder::Stop { signal, grace: Some(GRACE), patience: PATIENCE };
-    match order.carry_out(&terminal.exec) {
-        Ok(end) if end.remaining.is_empty() => Ok(()),
-        Ok(end) => Err(not_gone(terminal, &end.remaining)),
-        // Its session was deleted meanwhile, and that verified its end.
-        Err(ExecError::NotFound { .. }) => Ok(()),
-        Err(_) if execs::has_ended(&terminal.exec.files, terminal.number()) => Ok(()),
-        Err(ExecError::Unverified { .. }) => Err(not_gone(terminal, &[])),
-        Err(error) => Err(control_error(&terminal.id, "terminate", &error_chain(&error))),
+    match end_tree(&terminal.exec, Signal::HUP.as_raw()) {
+        TreeEnd::Gone => Ok(()),
+        TreeEnd::Left(survivors) => Err(not_gone(terminal, &survivors)),
+        TreeEnd::Failed(why) => Err(control_error(&terminal.id, "terminate", &why)),
     }
 }
 

@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::api::{Api, ApiState};
+use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
 use crate::ids::{SessionId, fresh_id};
-use crate::processes::{self, GRACE, Launch};
+use crate::processes::{self, Launch};
 use crate::sessions::{self, Session};
 
 use super::control::control_error;
