@@ -12,6 +12,7 @@
 //! - `watch` — reports changes below a directory; `watched` — the directory trees of inotify(7).
 //! - `json_body`, `output` — JSON that is written in parts.
 //! - `api` — what the server remembers. It can be killed: all of it is found again on disk.
+//! - `forget` — forgets what is gone from the disk.
 //!
 //! Differences from the reference are listed in docs/cloudflare.md. Non-goals: whatever another dialect needs too is in
 //! `penfold-server`.
@@ -28,6 +29,7 @@ mod error;
 mod event_reader;
 mod execute;
 mod files;
+mod forget;
 mod git;
 mod ids;
 mod info;

@@ -4,8 +4,8 @@ use penfold_control::{EndLimits, EndMethod, ResolveError, Resolver, StopResult, 
 use penfold_state::Intent;
 
 use crate::api::{Api, ApiState};
-use crate::claims;
 use crate::error::{ApiError, Code};
+use crate::forget::forget_sandbox;
 use crate::ids::SessionId;
 use crate::remaining;
 
@@ -73,11 +73,7 @@ pub(super) async fn delete_locked(api: &ApiState, id: &SessionId) -> Result<(), 
         let resolver = Resolver::new(api.app.engine.scope().root());
         remove_record(&resolver, &known, &EndLimits::default())
             .map_err(|error| ApiError::internal(&error))?;
-        api.contexts.forget_sandbox(&known.id);
-        api.lost_shells.forget(&known.id);
-        for process in api.places.forget_sandbox(&known.id) {
-            claims::forget_process_claim(api.app.engine.scope(), &process, &known.id);
-        }
+        forget_sandbox(api, &known.id);
         forget_ended(api, &name);
         Ok(())
     })
@@ -101,11 +97,7 @@ async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
             let Ok(known) = resolver.resolve(files.name()) else { continue };
             remove_record(&resolver, &known, &EndLimits::default())
                 .map_err(|error| ApiError::internal(&error))?;
-            api.contexts.forget_sandbox(&known.id);
-            api.lost_shells.forget(&known.id);
-            for process in api.places.forget_sandbox(&known.id) {
-                claims::forget_process_claim(scope, &process, &known.id);
-            }
+            forget_sandbox(api, &known.id);
             is_removed = true;
         }
         forget_ended(api, &wanted.sandbox_name());
