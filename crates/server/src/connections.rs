@@ -42,21 +42,23 @@ pub(crate) struct Connections {
     limit: usize,
     /// For the requests that end something, of the callers of each kind of listener: those on a port cannot take what this host needs.
     reserved: [Arc<Semaphore>; 2],
+    /// The size of each of these.
+    reserved_each: usize,
 }
 
 impl Connections {
     pub(crate) fn new(app: &AppState, front: Front) -> Connections {
-        let Shares { connections, reserved, .. } = Shares::of_process();
+        let Shares { connections, reserved: reserved_each, .. } = Shares::of_process();
         let limit = app.config.limits.connections.min(connections);
-        let reserved = [(); 2].map(|()| Arc::new(Semaphore::new(reserved)));
-        Connections { app: app.clone(), front, room: Arc::new(Semaphore::new(limit)), limit, reserved }
+        let reserved = [(); 2].map(|()| Arc::new(Semaphore::new(reserved_each)));
+        let room = Arc::new(Semaphore::new(limit));
+        Connections { app: app.clone(), front, room, limit, reserved, reserved_each }
     }
 
     /// Waits until no connection is left. There must be no accept loop any more.
     pub(crate) async fn all_closed(&self) {
-        let reserved = Shares::of_process().reserved;
-        let rooms = self.reserved.iter().map(|room| (room, reserved)).chain([(&self.room, self.limit)]);
-        for (room, all) in rooms {
+        let reserved = self.reserved.iter().map(|room| (room, self.reserved_each));
+        for (room, all) in reserved.chain([(&self.room, self.limit)]) {
             // No semaphore is ever closed.
             let _ = room.acquire_many(u32::try_from(all).unwrap_or(u32::MAX)).await;
         }
