@@ -75,6 +75,7 @@ fn start(
         ExecError::Refused(reason) => ApiError::overload(Code::TerminalControlError, reason),
         error => control_error(&id, "create", &error_chain(&error)),
     })?;
+    penfold_sys::crash_point!("serve-rpc-terminal-started");
     if let Some(reserved) = api.terminals.reserve(&id) {
         reserved.settle(Spot { sandbox: session.files.name().to_owned(), number: started.number });
     }
