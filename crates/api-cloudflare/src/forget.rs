@@ -1,7 +1,25 @@
 //! Forgets what is gone from the disk.
 
+use std::collections::BTreeMap;
+
+use penfold_server::ids::Spot;
+
 use crate::api::Api;
 use crate::claims;
+use crate::ids::{CONTEXT, PROCESS, TERMINAL};
+
+/// Forgets an exec with these labels whose record is gone.
+pub(crate) fn forget_exec(api: &Api, spot: &Spot, labels: &BTreeMap<String, String>) {
+    let known = [(PROCESS, &api.places), (CONTEXT, &api.contexts), (TERMINAL, &api.terminals)];
+    for (label, places) in known {
+        if let Some(id) = labels.get(label) {
+            places.forget(id, spot);
+        }
+    }
+    if let Some(process) = labels.get(PROCESS) {
+        claims::forget_process_claim(api.app.engine.scope(), process, &spot.sandbox);
+    }
+}
 
 /// Forgets a sandbox whose record is gone, with all that was in it.
 pub(crate) fn forget_sandbox(api: &Api, sandbox: &str) {
@@ -15,7 +33,7 @@ pub(crate) fn forget_sandbox(api: &Api, sandbox: &str) {
 
 #[cfg(test)]
 mod tests {
-    use penfold_server::ids::{Places, Spot};
+    use penfold_server::ids::Places;
     use penfold_server::{App, Config, Limits, Tokens};
 
     use super::*;
@@ -54,6 +72,24 @@ mod tests {
     fn known(api: &Api, sandbox: &str) -> [bool; 4] {
         let [processes, contexts, terminals] = places(api).map(|places| places.get(sandbox).is_some());
         [processes, contexts, terminals, api.lost_shells.has(sandbox)]
+    }
+
+    #[test]
+    fn an_exec_that_is_gone_is_forgotten_and_no_other() {
+        let root = tempfile::tempdir().unwrap();
+        let api = api(root.path());
+        for sandbox in ["one", "two"] {
+            note(&api, sandbox);
+        }
+        for (at, label) in [PROCESS, CONTEXT, TERMINAL].into_iter().enumerate() {
+            let labels = BTreeMap::from([(label.to_owned(), "one".to_owned())]);
+            // The next exec may have the id already.
+            forget_exec(&api, &Spot { sandbox: "one".to_owned(), number: 2 }, &labels);
+            assert!(known(&api, "one")[at], "{label}");
+            forget_exec(&api, &Spot { sandbox: "one".to_owned(), number: 1 }, &labels);
+            assert!(!known(&api, "one")[at], "{label}");
+        }
+        assert_eq!((known(&api, "one"), known(&api, "two")), ([false, false, false, true], [true; 4]));
     }
 
     #[test]

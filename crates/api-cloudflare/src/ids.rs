@@ -16,6 +16,11 @@ const LONGEST: usize = 200;
 /// Ids of processes that are paths of other routes.
 const ROUTES: [&str; 3] = ["list", "start", "kill-all"];
 
+/// The labels of execs with the ids of processes, contexts and terminals.
+pub(crate) const PROCESS: &str = "process";
+pub(crate) const CONTEXT: &str = "context";
+pub(crate) const TERMINAL: &str = "terminal";
+
 /// The id of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SessionId(String);

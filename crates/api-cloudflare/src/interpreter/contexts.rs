@@ -10,12 +10,11 @@ use penfold_state::Files;
 
 use crate::api::Api;
 use crate::error::{ApiError, Code};
+use crate::ids::CONTEXT;
 use crate::sessions::find;
 
 use super::language::Language;
 
-/// The label with the id of a context.
-const CONTEXT: &str = "context";
 const LANGUAGE: &str = "language";
 const DIRECTORY: &str = "cwd";
 /// The label of a context that runs the code of requests without one.

@@ -8,10 +8,8 @@ use penfold_state::error_chain;
 use crate::api::Api;
 use crate::claims::name_of;
 use crate::error::{ApiError, Code};
-use crate::ids::ProcessId;
+use crate::ids::{PROCESS, ProcessId};
 use crate::sessions::find;
-
-use super::labels::PROCESS;
 
 /// The claim of an id for a process that starts: no other server can claim the id meanwhile. `None` for an id that this
 /// server made.

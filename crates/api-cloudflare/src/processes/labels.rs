@@ -1,7 +1,5 @@
-//! The labels of an exec that is a process.
+//! The labels of an exec that is a process, beside that with its id.
 
-/// The id of the process.
-pub(super) const PROCESS: &str = "process";
 /// The command, cut off if it is long.
 pub(super) const COMMAND: &str = "command";
 /// The words of a command that no shell reads, as JSON; the last ones may be missing.

@@ -15,14 +15,14 @@ use rustix::io::Errno;
 use serde_json::json;
 
 use crate::api::{Api, ApiState};
-use crate::claims;
 use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
-use crate::ids::{ProcessId, SessionId};
+use crate::forget::forget_exec;
+use crate::ids::{PROCESS, ProcessId, SessionId};
 use crate::sessions::{self, Session};
 
 use super::claim::{Claim, taken_error};
-use super::labels::{COMMAND, CWD, PROCESS, WORDS};
+use super::labels::{COMMAND, CWD, WORDS};
 use super::look;
 use super::script::{self, Environment};
 
@@ -179,12 +179,9 @@ fn reserve<'a>(api: &'a Api, id: &ProcessId) -> Option<Reserved<'a>> {
 
 /// Removes the records of the oldest ended processes of a sandbox, beyond those that are kept.
 pub(crate) fn make_room(api: &Api, files: &Files) {
-    let sandbox = files.name();
     for exec in execs::make_room(files) {
-        if let Some(id) = exec.labels.get(PROCESS) {
-            api.places.forget(id, &Spot { sandbox: sandbox.to_owned(), number: exec.number });
-            claims::forget_process_claim(api.app.engine.scope(), id, sandbox);
-        }
+        let spot = Spot { sandbox: files.name().to_owned(), number: exec.number };
+        forget_exec(api, &spot, &exec.labels);
     }
 }
 

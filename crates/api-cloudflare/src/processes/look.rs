@@ -9,10 +9,9 @@ use penfold_state::Files;
 
 use crate::api::Api;
 use crate::error::{ApiError, Code};
-use crate::ids::ProcessId;
+use crate::ids::{PROCESS, ProcessId};
 use crate::sessions::find;
 
-use super::labels::PROCESS;
 use super::status::observed_status;
 
 /// A process as it was observed.

@@ -8,12 +8,10 @@ use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::error::{ApiError, Code};
+use crate::ids::TERMINAL;
 use crate::log_events::ended_state;
 use crate::processes;
 use crate::sessions::find;
-
-/// The label with the id of a terminal.
-pub(super) const TERMINAL: &str = "terminal";
 
 /// A terminal as it was observed.
 #[derive(Debug, Clone)]

@@ -13,12 +13,12 @@ use serde::Deserialize;
 use crate::api::{Api, ApiState};
 use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
-use crate::ids::{SessionId, fresh_id};
+use crate::ids::{SessionId, TERMINAL, fresh_id};
 use crate::processes::{self, Launch};
 use crate::sessions::{self, Session};
 
 use super::control::control_error;
-use super::look::{TERMINAL, Terminal, observe_terminal};
+use super::look::{Terminal, observe_terminal};
 
 /// The output that is kept.
 const KEPT: u64 = 4 << 20;
