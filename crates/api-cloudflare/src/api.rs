@@ -1,6 +1,7 @@
 //! What every handler of this API can reach.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use penfold_server::execs::Followers;
 use penfold_server::ids::{Locks, Places};
@@ -37,6 +38,8 @@ pub(crate) struct Api {
     pub(crate) kept_trees: KeptTrees,
     /// The leases of the sessions that clients use.
     pub(crate) leases: Leases,
+    /// The new sessions until the next look for sandboxes that others have removed.
+    pub(crate) until_look: AtomicUsize,
 }
 
 /// The most watched directory trees of a tenant.
@@ -56,6 +59,7 @@ impl Api {
             followers: Followers::default(),
             watches: Arc::new(Semaphore::new(WATCHES)),
             kept_trees: KeptTrees::default(),
+            until_look: AtomicUsize::default(),
         })
     }
 

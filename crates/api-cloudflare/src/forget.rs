@@ -1,8 +1,10 @@
 //! Forgets what is gone from the disk.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use penfold_server::ids::Spot;
+use penfold_state::record::Registry;
 
 use crate::api::Api;
 use crate::claims;
@@ -23,11 +25,34 @@ pub(crate) fn forget_exec(api: &Api, spot: &Spot, labels: &BTreeMap<String, Stri
 
 /// Forgets a sandbox whose record is gone, with all that was in it.
 pub(crate) fn forget_sandbox(api: &Api, sandbox: &str) {
-    api.contexts.forget_sandbox(sandbox);
-    api.terminals.forget_sandbox(sandbox);
-    api.lost_shells.forget(sandbox);
-    for process in api.places.forget_sandbox(sandbox) {
-        claims::forget_process_claim(api.app.engine.scope(), &process, sandbox);
+    forget_sandboxes(api, |known| known == sandbox);
+}
+
+/// Forgets the sandboxes whose records others have removed, as `penfold rm` and `penfold gc` do. To be called for each new session:
+/// the server looks again after as many new sessions as it knew sandboxes, so that a look costs each of them little.
+pub(crate) fn forget_removed_sandboxes(api: &Api) {
+    let next = |left: usize| left.checked_sub(1);
+    if api.until_look.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok() {
+        return;
+    }
+    let mut known = api.lost_shells.sandboxes();
+    for places in [&api.places, &api.contexts, &api.terminals] {
+        known.extend(places.sandboxes());
+    }
+    api.until_look.store(known.len(), Ordering::Relaxed);
+    let Ok(Some(records)) = Registry::open_existing(api.app.engine.scope().root()) else { return };
+    known.retain(|sandbox| !records.holds(sandbox));
+    if !known.is_empty() {
+        forget_sandboxes(api, |sandbox| known.contains(sandbox));
+    }
+}
+
+fn forget_sandboxes(api: &Api, is_gone: impl Fn(&str) -> bool) {
+    api.lost_shells.forget_sandboxes(&is_gone);
+    api.contexts.forget_sandboxes(&is_gone);
+    api.terminals.forget_sandboxes(&is_gone);
+    for (process, spot) in api.places.forget_sandboxes(&is_gone) {
+        claims::forget_process_claim(api.app.engine.scope(), &process, &spot.sandbox);
     }
 }
 
@@ -101,5 +126,38 @@ mod tests {
         }
         forget_sandbox(&api, "one");
         assert_eq!((known(&api, "one"), known(&api, "two")), ([false; 4], [true; 4]));
+    }
+
+    #[test]
+    fn sandboxes_that_others_have_removed_are_forgotten_in_time() {
+        let root = tempfile::tempdir().unwrap();
+        let api = api(root.path());
+        Registry::open(root.path()).unwrap();
+        let record = |sandbox: &str| root.path().join("sandboxes").join(sandbox);
+        for sandbox in ["one", "two", "three"] {
+            std::fs::create_dir(record(sandbox)).unwrap();
+            note(&api, sandbox);
+        }
+        forget_removed_sandboxes(&api);
+        assert_eq!(["one", "two", "three"].map(|sandbox| known(&api, sandbox)), [[true; 4]; 3]);
+        std::fs::remove_dir(record("one")).unwrap();
+        // The first look knew three.
+        let looks = (0..9).take_while(|_| {
+            forget_removed_sandboxes(&api);
+            known(&api, "one") != [false; 4]
+        });
+        assert_eq!(looks.count(), 3);
+        assert_eq!(["two", "three"].map(|sandbox| known(&api, sandbox)), [[true; 4]; 2]);
+    }
+
+    #[test]
+    fn an_id_that_is_reserved_stays_though_sandboxes_are_forgotten() {
+        let root = tempfile::tempdir().unwrap();
+        let api = api(root.path());
+        let reserved = api.places.reserve("p").unwrap();
+        forget_sandboxes(&api, |_| true);
+        assert!(api.places.reserve("p").is_none());
+        drop(reserved);
+        assert!(api.places.reserve("p").is_some());
     }
 }

@@ -17,8 +17,12 @@ impl LostShells {
         self.lock().contains(sandbox)
     }
 
-    pub(crate) fn forget(&self, sandbox: &str) {
-        self.lock().remove(sandbox);
+    pub(crate) fn sandboxes(&self) -> HashSet<String> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn forget_sandboxes(&self, is_gone: impl Fn(&str) -> bool) {
+        self.lock().retain(|sandbox| !is_gone(sandbox));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<String>> {

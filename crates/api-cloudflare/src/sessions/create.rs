@@ -11,6 +11,7 @@ use penfold_state::time::whole_millis;
 
 use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
+use crate::forget::forget_removed_sandboxes;
 use crate::ids::SessionId;
 use crate::leases::IDLE;
 
@@ -136,6 +137,7 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
         Ok(sandbox) => {
             let timeout_ms = settings.timeout_ms;
             api.call(move |api| {
+                forget_removed_sandboxes(api);
                 let files = find::open_record(api.app.engine.scope(), &sandbox)?;
                 let gone = || ApiError::new(Code::InternalError, "the session ended at once");
                 let session = Session { id, files: files.ok_or_else(gone)?, timeout_ms, in_use: None };

@@ -1,6 +1,6 @@
 //! Where things with ids are: in which sandbox, as which exec. The labels on disk are the truth; this is a cache of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// The sandbox and the number of an exec.
@@ -63,11 +63,18 @@ impl Places {
         }
     }
 
-    /// Forgets the execs of a sandbox that is gone from the disk, and returns their ids.
-    pub fn forget_sandbox(&self, sandbox: &str) -> Vec<String> {
+    /// Returns the sandboxes in which something is.
+    pub fn sandboxes(&self) -> HashSet<String> {
+        let known = self.known();
+        let sandboxes: HashSet<&String> = known.spots.values().flatten().map(|spot| &spot.sandbox).collect();
+        sandboxes.into_iter().cloned().collect()
+    }
+
+    /// Forgets the execs of sandboxes that are gone from the disk, and returns their ids.
+    pub fn forget_sandboxes(&self, is_gone: impl Fn(&str) -> bool) -> Vec<(String, Spot)> {
         let is_there =
-            |_: &String, spot: &mut Option<Spot>| spot.as_ref().is_some_and(|spot| spot.sandbox == sandbox);
-        self.known().spots.extract_if(is_there).map(|(id, _)| id).collect()
+            |_: &String, spot: &mut Option<Spot>| spot.as_ref().is_some_and(|spot| is_gone(&spot.sandbox));
+        self.known().spots.extract_if(is_there).filter_map(|(id, spot)| Some((id, spot?))).collect()
     }
 
     /// Reserves an id for a new exec; `None` if one has it.

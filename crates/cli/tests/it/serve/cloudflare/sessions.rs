@@ -226,3 +226,24 @@ fn the_id_of_a_process_is_free_after_the_delete_of_its_session() {
         api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
     }
 }
+
+/// With the next session the server looks for what others have removed. The claim of the id shows that.
+#[test]
+fn a_session_that_the_command_line_removes_is_forgotten() {
+    let api = Api::start();
+    let claims = || {
+        let names = std::fs::read_dir(api.env.root().join("names")).unwrap();
+        names.filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().contains("cfp-")).count()
+    };
+    let pid = api.process("s", "p", "sleep 1000");
+    let listed = api.env.call(["ps", "--json", "--filter", "label=penfold.session=s"]).with_code(0).json();
+    api.env.call(["rm", "-f", listed[0]["id"].as_str().unwrap()]).with_code(0);
+    assert_eq!((alive(pid), claims()), (false, 1));
+    api.out("t", "true");
+    assert_eq!(claims(), 0);
+    api.process("t", "p", "sleep 1000");
+    api.post("/api/session/delete", &json!({ "sessionId": "t" })).ok();
+    let Api { env, server } = api;
+    server.end();
+    env.assert_nothing_left();
+}
