@@ -172,7 +172,7 @@ impl SupervisorClient {
         };
         match client.answer(until)? {
             Answer::Hello { id, .. } if id == client.id => {
-                let stranger = client.stranger(files);
+                let stranger = client.stranger(files).map_err(|error| client.failed(error))?;
                 stranger.map_or(Ok(()), |why| Err(client.untrusted(why))).map(|()| client)
             }
             Answer::Hello { id, .. } => Err(client.untrusted(format!("it speaks for {id}"))),
@@ -184,25 +184,27 @@ impl SupervisorClient {
     ///
     /// A supervisor whose standby was killed listens in the name of that dead process until it notices the death. The
     /// dead process may still be unreaped.
-    fn stranger(&self, files: &Files) -> Option<String> {
+    ///
+    /// # Errors
+    /// When there is no descriptor to look.
+    fn stranger(&self, files: &Files) -> io::Result<Option<String>> {
         let Some(pid) = self.peer else {
-            return Some(
-                "the listening process is in a pid namespace that cannot be seen from here".to_owned(),
-            );
+            let why = "the listening process is in a pid namespace that cannot be seen from here";
+            return Ok(Some(why.to_owned()));
         };
         let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
         let alive = stat.map_or(true, |stat| stat.is_some_and(|stat| !stat.is_dead()));
-        if !alive || Locks::of(&self.id, Some(files), None).are_held_by(pid) {
-            return None;
+        if !alive || Locks::of(&self.id, Some(files), None).are_held_by(pid)? {
+            return Ok(None);
         }
         let pid = pid.as_raw_pid();
         // The kernel shows open files only to a process with the same user and group and no fewer privileges,
         // ptrace(2).
         let unseen = std::fs::read_link(format!("/proc/{pid}/exe")).err();
-        Some(match unseen.filter(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        Ok(Some(match unseen.filter(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             Some(_) => format!("process {pid} listens on it, and runs with another group or more privileges"),
             None => format!("process {pid} listens on it and holds no lock"),
-        })
+        }))
     }
 
     /// Connects without waiting; `None` when the backlog is full. The supervisor sends the first message.

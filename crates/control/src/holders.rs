@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::timeout::poll_timeout;
 
-use penfold_state::Files;
 use penfold_state::lock::is_held_through;
+use penfold_state::{Files, lacks_descriptors};
 
 /// The device and inode of a file.
 type Inode = (u64, u64);
@@ -54,12 +54,12 @@ impl Locks {
         proc.processes(&mut pids)?;
         let mut found = Vec::new();
         for pid in pids.into_iter().filter(|&pid| pid != own) {
-            if !self.are_held_by(pid) {
+            if !self.are_held_by(pid)? {
                 continue;
             }
             // Check again with the pidfd open: until that process has exited, its pid cannot be reused.
             if let Some(process) = Process::open(proc, pid)?
-                && self.are_held_by(pid)
+                && self.are_held_by(pid)?
                 && !process.has_exited()?
             {
                 found.push(process);
@@ -74,12 +74,22 @@ impl Locks {
     }
 
     /// Tells whether the process with this pid holds one of the locks now.
-    pub(crate) fn are_held_by(&self, pid: Pid) -> bool {
+    ///
+    /// # Errors
+    /// When there is no descriptor to look.
+    pub(crate) fn are_held_by(&self, pid: Pid) -> io::Result<bool> {
         let pid = pid.as_raw_pid();
-        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-        entries
-            .filter_map(Result::ok)
-            .any(|entry| self.is_one(&entry.path()) && is_held_through(pid, &entry.file_name()))
+        let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(entries) => entries,
+            Err(error) if lacks_descriptors(&error) => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        for entry in entries.filter_map(Result::ok) {
+            if self.is_one(&entry.path()) && is_held_through(pid, &entry.file_name())? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn is_one(&self, link: &Path) -> bool {
@@ -194,7 +204,8 @@ impl Holders<'_> {
     pub(crate) fn left(&self, proc: &mut ProcFs) -> io::Result<Vec<&Process>> {
         let mut left = Vec::new();
         for holder in &self.processes {
-            let stays = !self.passing || self.locks.are_held_by(holder.id().pid) || is_exiting(proc, holder)?;
+            let stays =
+                !self.passing || self.locks.are_held_by(holder.id().pid)? || is_exiting(proc, holder)?;
             if stays && !holder.has_exited()? {
                 left.push(holder);
             }

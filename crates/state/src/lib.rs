@@ -17,6 +17,7 @@ mod change_watch;
 pub mod claims;
 mod confinement;
 pub mod counters;
+mod descriptors;
 mod error_chain;
 mod event_log;
 pub mod events;
@@ -63,6 +64,7 @@ pub use penfold_cgroup::limits::{self, Limits};
 
 pub use cause_words::{cause_clause, cause_word};
 pub use confinement::{Identity, Ipc, JAIL_PROGRAM, Jail, Profile, USER_SCRATCH};
+pub use descriptors::lacks_descriptors;
 pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;
 pub use evidence::LockState;

@@ -9,6 +9,8 @@ use rustix::event::Timespec;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::descriptors::lacks_descriptors;
+
 /// The most tries to take a lock. A reader that probes releases it after microseconds, or when it is scheduled again.
 pub(crate) const TRIES: u32 = 1000;
 /// The number of tries while another process holds the lock exclusively. That process may be about to remove the file.
@@ -71,16 +73,20 @@ pub fn is_directory_free(path: &Path) -> bool {
 }
 
 /// Tells whether an exclusive flock(2) was taken through this descriptor of a process: `/proc/<pid>/fdinfo`, proc(5).
-pub fn is_held_through(pid: i32, fd: &OsStr) -> bool {
-    let text = std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd));
-    text.is_ok_and(|text| {
-        text.lines().any(|line| {
-            let mut words = line.split_whitespace();
-            words.next() == Some("lock:")
-                && words.clone().any(|word| word == "FLOCK")
-                && words.any(|word| word == "WRITE")
-        })
-    })
+///
+/// # Errors
+/// When there is no descriptor to look. What cannot be read for another reason holds none.
+pub fn is_held_through(pid: i32, fd: &OsStr) -> io::Result<bool> {
+    let text = match std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd)) {
+        Err(error) if lacks_descriptors(&error) => return Err(error),
+        text => text.unwrap_or_default(),
+    };
+    Ok(text.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("lock:")
+            && words.clone().any(|word| word == "FLOCK")
+            && words.any(|word| word == "WRITE")
+    }))
 }
 
 /// Lets other processes run that may be probing the lock.

@@ -553,5 +553,8 @@ fn has_no_processor(talk: &Conversation<'_>) -> bool {
 /// Tells whether the process that made the socket holds the lock of the record.
 fn is_supervisor(talk: &Conversation<'_>) -> bool {
     let locks = Locks::of(&talk.known.id, talk.known.record.as_ref(), None);
-    talk.client.as_ref().and_then(SupervisorClient::peer).is_some_and(|peer| locks.are_held_by(peer))
+    talk.client
+        .as_ref()
+        .and_then(SupervisorClient::peer)
+        .is_some_and(|peer| matches!(locks.are_held_by(peer), Ok(true)))
 }

@@ -103,8 +103,9 @@ impl WatchedRecord {
 /// The supervisors that the record names come first, but only if they hold the lock: the record may be forged.
 fn guard(files: &Files) -> Option<OwnedFd> {
     let locks = Locks::of(files.name(), Some(files), None);
-    let holds =
-        |process: &Process| locks.are_held_by(process.id().pid) && matches!(process.has_exited(), Ok(false));
+    let holds = |process: &Process| {
+        matches!(locks.are_held_by(process.id().pid), Ok(true)) && matches!(process.has_exited(), Ok(false))
+    };
     let named = holders::supervisors_in_record(files).into_iter().find(holds);
     let holder = named.or_else(|| locks.holders(&mut ProcFs::open().ok()?).ok()?.into_first());
     holder.map(Process::into_pidfd)

@@ -72,7 +72,7 @@ fn held(pid: Pid) -> io::Result<Vec<String>> {
         let entry = entry?;
         let Ok(target) = std::fs::read_link(entry.path()) else { continue };
         if let Some(id) = recorded(&target)
-            && lock::is_held_through(pid.as_raw_pid(), &entry.file_name())
+            && lock::is_held_through(pid.as_raw_pid(), &entry.file_name())?
         {
             ids.push(id);
         }
