@@ -49,7 +49,7 @@ pub(crate) fn run_tool(
     let number = execs::start_exec(files, start).map_err(|error| not_run(&error))?.number;
     penfold_sys::crash_point!("serve-tool-started");
     let end = execs::wait_for_exec(files, number, None).map_err(|error| {
-        if session.is_ending() { ToolError::Session(session.destroyed()) } else { not_run(&error) }
+        if session.is_ending(&error) { ToolError::Session(session.destroyed()) } else { not_run(&error) }
     })?;
     let Some(end) = end else { return Err(not_run(&ExecError::Unverified { number })) };
     let log = execs::open_exec_log(files, number, LogPosition::Start);

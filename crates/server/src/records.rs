@@ -6,7 +6,7 @@ use penfold_control::{ResolveError, Resolver, SandboxRef, Scope};
 use penfold_state::intent::Intent;
 use penfold_state::log::{LogEntry, LogReader, Stream};
 use penfold_state::record::{Registry, StateError};
-use penfold_state::{Files, error_chain};
+use penfold_state::{Files, error_chain, lacks_descriptors};
 
 /// Why there is no record for a word of a client.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub fn is_own_remainder(scope: &Scope, id: &str) -> bool {
 /// that cannot be read are left out.
 ///
 /// # Errors
-/// When the state root cannot be read.
+/// When the state root cannot be read, or there are no descriptors for all records.
 pub fn choose_records<T>(
     scope: &Scope,
     choose: impl Fn(&Intent) -> Option<T>,
@@ -80,13 +80,17 @@ pub fn choose_records<T>(
     for id in registry.names()? {
         match registry.look(&id) {
             Ok(Some(files)) => {
-                // A record without an intent is being made or removed.
-                let intent = files.intent().ok().filter(|intent| scope.is_own(intent.tenant()));
+                let intent = match files.intent() {
+                    Err(error) if lacks_descriptors(&error) => return Err(error.into()),
+                    // A record without an intent is being made or removed.
+                    intent => intent.ok().filter(|intent| scope.is_own(intent.tenant())),
+                };
                 if let Some(chosen) = intent.and_then(|intent| choose(&intent)) {
                     found.push((chosen, files));
                 }
             }
             Ok(None) => {}
+            Err(error) if lacks_descriptors(&error) => return Err(error.into()),
             Err(error) => tracing::warn!(sandbox = id, error = error_chain(&error), "cannot read a record"),
         }
     }

@@ -118,7 +118,7 @@ fn gave_up(session: &Session, command: &str, error: SessionClientError) -> ApiEr
         SessionClientError::Refused(reason) => {
             ApiError::overload(Code::CommandExecutionError, reason).with("sessionId", session.id.as_str())
         }
-        error if session.is_ending() => {
+        error if session.is_ending(&error) => {
             tracing::debug!(%error, "a session ended while a command ran");
             session.destroyed()
         }

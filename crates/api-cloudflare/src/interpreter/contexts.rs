@@ -80,8 +80,7 @@ pub(super) fn running_contexts(files: &Files) -> io::Result<Vec<Context>> {
 pub(super) fn all_running(api: &Api) -> Result<Vec<Context>, ApiError> {
     let mut found = Vec::new();
     for (_, files) in find::all_records(api.app.engine.scope())? {
-        // A record that is being removed has no execs.
-        found.extend(running_contexts(&files).unwrap_or_default());
+        found.extend(find::list_in(&files, running_contexts)?);
     }
     found.sort_by_key(|context| context.exec.view.started_at_ms);
     Ok(found)
@@ -100,7 +99,7 @@ pub(super) fn find_context(api: &Api, id: &str) -> Result<Context, ApiError> {
     }
     let mut found = Vec::new();
     for (_, files) in find::all_records(api.app.engine.scope())? {
-        let views = execs::list_execs(&files).unwrap_or_default();
+        let views = find::list_in(&files, execs::list_execs)?;
         found.extend(views.into_iter().filter_map(|view| Context::of(&files, view)));
     }
     api.contexts.fill(found.iter().map(|context| (context.id.clone(), context.spot())));

@@ -71,8 +71,8 @@ impl NewContext {
 
     fn start(&self, api: &Api, session: &Session, directory: &Path) -> Result<Context, ApiError> {
         let files = &session.files;
-        let failed = |error: &dyn std::error::Error| {
-            if session.is_ending() { session.destroyed() } else { self.failed(&error_chain(error)) }
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            if session.is_ending(error) { session.destroyed() } else { self.failed(&error_chain(error)) }
         };
         let running = contexts::running_contexts(files).map_err(|error| failed(&error))?;
         if running.len() >= MOST {

@@ -228,7 +228,9 @@ fn start(api: &Api, session: &Session, id: &ProcessId, mut launch: Launch) -> Re
                     _ => not_started(&why),
                 }
             }
-            ExecError::Client(_) | ExecError::Unanswered(_) if session.is_ending() => session.destroyed(),
+            ExecError::Client(_) | ExecError::Unanswered(_) if session.is_ending(&error) => {
+                session.destroyed()
+            }
             ExecError::Refused(reason) => ApiError::overload(Code::StreamStartError, reason),
             error => not_started(&error_chain(&error)),
         }

@@ -51,8 +51,7 @@ pub(super) fn observe_running(api: &Api) -> Result<Vec<Seen>, ApiError> {
 fn all_of(api: &Api, list: impl Fn(&Files) -> std::io::Result<Vec<ExecView>>) -> Result<Vec<Seen>, ApiError> {
     let mut found = Vec::new();
     for (session, files) in find::all_records(api.app.engine.scope())? {
-        // A record that is being removed has no execs.
-        for view in list(&files).unwrap_or_default() {
+        for view in find::list_in(&files, &list)? {
             if let Some(id) = view.labels.get(PROCESS).cloned() {
                 found.push(Seen {
                     id,

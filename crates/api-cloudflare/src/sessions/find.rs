@@ -1,14 +1,16 @@
 //! Finds the sandboxes of this API by their names and labels.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penfold_control::Scope;
 use penfold_server::records;
 use penfold_session::SessionClient;
-use penfold_state::Files;
 use penfold_state::intent::Intent;
 use penfold_state::log::{LogPosition, LogReader};
+use penfold_state::{Files, lacks_descriptors};
 
 use crate::api::Api;
 use crate::error::{ApiError, Code};
@@ -51,7 +53,7 @@ impl Session {
     /// 410 when the session has ended meanwhile.
     pub(crate) fn connect(&self) -> Result<SessionClient, ApiError> {
         SessionClient::connect(&self.files, SHELL, ANSWER).map_err(|error| match self.failure() {
-            _ if !self.is_ending() => ApiError::internal(&error),
+            _ if !self.is_ending(&error) => ApiError::internal(&error),
             Some(failure) => {
                 ApiError::new(Code::InternalError, format!("the session's shell cannot run: {failure}"))
             }
@@ -71,9 +73,10 @@ impl Session {
         has_ended(&self.files)
     }
 
-    /// Tells whether the session ends now, after its host has gone away: the rest of its sandbox takes a moment longer.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ends_within(FAREWELL)
+    /// Tells whether the session ends now, after a failure that may be the end of its host: the rest of its sandbox takes a moment
+    /// longer. A lack of descriptors is none.
+    pub(crate) fn is_ending(&self, failure: &(dyn Error + 'static)) -> bool {
+        !lacks_descriptors(failure) && self.ends_within(FAREWELL)
     }
 
     /// Tells whether the session ends within this time.
@@ -89,7 +92,9 @@ impl Session {
 }
 
 fn has_ended(files: &Files) -> bool {
-    !files.lock().may_be_held() || files.has_ended() || files.intent().is_err()
+    !files.lock().may_be_held()
+        || files.has_ended()
+        || files.intent().is_err_and(|error| !lacks_descriptors(&error))
 }
 
 /// Tells whether a sandbox ends within this time.
@@ -115,7 +120,11 @@ pub(crate) fn find_session(scope: &Scope, id: &SessionId) -> Result<Option<Sessi
         return Ok(None);
     };
     let Some(files) = open_record(scope, &sandbox)? else { return Ok(None) };
-    let Ok(intent) = files.intent() else { return Ok(None) };
+    let intent = match files.intent() {
+        Ok(intent) => intent,
+        Err(error) if lacks_descriptors(&error) => return Err(unreadable(&error)),
+        Err(_) => return Ok(None),
+    };
     if session_of(&intent).as_deref() != Some(id.as_str()) {
         let message = format!("sandbox {sandbox} has the name {name}, and is not of this session");
         return Err(ApiError::new(Code::InternalError, message));
@@ -161,6 +170,20 @@ pub(crate) fn open_record(scope: &Scope, sandbox: &str) -> Result<Option<Files>,
 pub(crate) fn all_records(scope: &Scope) -> Result<Vec<(SessionId, Files)>, ApiError> {
     let session = |intent: &Intent| SessionId::new(Some(&session_of(intent)?)).ok();
     records::choose_records(scope, session).map_err(|error| ApiError::internal(&error))
+}
+
+/// Lists the execs of a record; one that is being removed has none.
+///
+/// # Errors
+/// When there are no descriptors to look at them.
+pub(crate) fn list_in<T>(
+    files: &Files,
+    list: impl Fn(&Files) -> io::Result<Vec<T>>,
+) -> Result<Vec<T>, ApiError> {
+    match list(files) {
+        Err(error) if lacks_descriptors(&error) => Err(ApiError::full(&error)),
+        listed => Ok(listed.unwrap_or_default()),
+    }
 }
 
 fn session_of(intent: &Intent) -> Option<String> {

@@ -63,8 +63,7 @@ impl Terminal {
 pub(super) fn observe_all(api: &Api) -> Result<Vec<Terminal>, ApiError> {
     let mut found = Vec::new();
     for (_, files) in find::all_records(api.app.engine.scope())? {
-        // A record that is being removed has no execs.
-        let views = execs::list_execs(&files).unwrap_or_default();
+        let views = find::list_in(&files, execs::list_execs)?;
         found.extend(views.into_iter().filter_map(|view| Terminal::of(&files, view)));
     }
     found.sort_by_key(|terminal| terminal.exec.view.started_at_ms);

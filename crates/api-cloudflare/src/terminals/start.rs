@@ -71,7 +71,7 @@ fn start(
             discard_exec(&session.files, number, GRACE);
             not_started(&id, &failure, cwd)
         }
-        ExecError::Client(_) | ExecError::Unanswered(_) if session.is_ending() => session.destroyed(),
+        ExecError::Client(_) | ExecError::Unanswered(_) if session.is_ending(&error) => session.destroyed(),
         ExecError::Refused(reason) => ApiError::overload(Code::TerminalControlError, reason),
         error => control_error(&id, "create", &error_chain(&error)),
     })?;

@@ -9,7 +9,7 @@ use penfold_cgroup::Leaf;
 use penfold_state::evidence::LockState;
 use penfold_state::execs::{ExecFiles, leaf_name};
 use penfold_state::wire::{Answer, Request, UnwrittenEnd};
-use penfold_state::{ExitStatus, Files, Report};
+use penfold_state::{ExitStatus, Files, Report, lacks_descriptors};
 use penfold_teardown::{Cause, Survivor};
 
 use crate::client::SupervisorClient;
@@ -60,13 +60,12 @@ pub struct ExecView {
 /// Returns all recorded execs of a sandbox, by number.
 ///
 /// # Errors
-/// When the directory of the execs cannot be read.
+/// When the directory of the execs cannot be read, or there are no descriptors for them.
 pub fn list_execs(files: &Files) -> io::Result<Vec<ExecView>> {
     let mut evidence = ExecEvidence::default();
     let mut views = Vec::new();
     for number in ExecFiles::numbers(files)? {
-        // A directory may have been removed meanwhile; another user's is no exec's.
-        if let Ok(Some(exec)) = ExecFiles::open(files, number) {
+        if let Some(exec) = open_listed(files, number)? {
             views.push(of(files, &exec, &mut evidence));
         }
     }
@@ -76,12 +75,12 @@ pub fn list_execs(files: &Files) -> io::Result<Vec<ExecView>> {
 /// Returns the recorded execs whose end is not verified, by number. Costs less than [`list_execs`] beside many that have ended.
 ///
 /// # Errors
-/// When the directory of the execs cannot be read.
+/// When the directory of the execs cannot be read, or there are no descriptors for them.
 pub fn running_execs(files: &Files) -> io::Result<Vec<ExecView>> {
     let mut evidence = ExecEvidence::default();
     let mut views = Vec::new();
     for number in ExecFiles::numbers(files)? {
-        if let Ok(Some(exec)) = ExecFiles::open(files, number)
+        if let Some(exec) = open_listed(files, number)?
             && !evidence.confirms_end(files, &exec)
         {
             views.push(of(files, &exec, &mut evidence));
@@ -89,6 +88,17 @@ pub fn running_execs(files: &Files) -> io::Result<Vec<ExecView>> {
     }
     views.retain(|view| view.status == ExecStatus::Running);
     Ok(views)
+}
+
+/// Opens an exec whose number was read. Its directory may have been removed meanwhile; another user's is no exec's.
+///
+/// # Errors
+/// When there is no descriptor for it.
+fn open_listed(files: &Files, number: u32) -> io::Result<Option<ExecFiles>> {
+    match ExecFiles::open(files, number) {
+        Err(error) if lacks_descriptors(&error) => Err(error),
+        opened => Ok(opened.ok().flatten()),
+    }
 }
 
 /// Returns one recorded exec; `None` if there is none with this number.
