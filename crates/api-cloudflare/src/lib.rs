@@ -60,11 +60,11 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
-use penfold_server::{AppState, Dialect, Refusal};
+use penfold_server::{AppState, Dialect, Refusal, or_no_descriptors};
 use serde_json::json;
 
 use self::api::{Api, ApiState};
-use self::error::ApiError;
+use self::error::{ApiError, Code};
 
 /// The Cloudflare Sandbox API, as the server serves it. It owns every path, so it comes last in a list.
 pub const DIALECT: Dialect = Dialect {
@@ -120,7 +120,7 @@ fn router(app: AppState) -> Router {
         .merge(interpreter::routes())
         .merge(watch::routes());
     // What comes over a socket goes to the same routes, with the same limits.
-    let over_sockets = finish(routes.clone(), &api).layer(DefaultBodyLimit::max(limit));
+    let over_sockets = behind_socket(finish(routes.clone(), &api), limit);
     let for_calls = routes
         .clone()
         .merge(files::stream_routes())
@@ -129,7 +129,7 @@ fn router(app: AppState) -> Router {
         .merge(backup::call_routes())
         .merge(processes::word_routes())
         .merge(terminals::routes());
-    let for_calls = finish(for_calls, &api).layer(DefaultBodyLimit::max(limit));
+    let for_calls = behind_socket(finish(for_calls, &api), limit);
     let sockets = pty::routes().merge(terminals::socket_routes()).merge(ws::routes(&over_sockets));
     finish(routes.merge(sockets).merge(rpc::routes(for_calls)), &api)
 }
@@ -140,6 +140,15 @@ fn finish(routes: Router<ApiState>, api: &ApiState) -> Router {
         .fallback(unmatched)
         .layer(middleware::from_fn(around))
         .with_state(ApiState::clone(api))
+}
+
+/// Gives routes what the server does for requests over HTTP only.
+fn behind_socket(routes: Router, limit: usize) -> Router {
+    let check = async |response| {
+        or_no_descriptors(response)
+            .map_err(|refusal| ApiError::overload(Code::InternalError, refusal.sentence))
+    };
+    routes.layer(middleware::map_response(check)).layer(DefaultBodyLimit::max(limit))
 }
 
 async fn unmatched() -> ApiError {

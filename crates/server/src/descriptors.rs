@@ -66,15 +66,16 @@ impl Shares {
 ///
 /// # Errors
 /// The refusal to answer with instead.
-pub(crate) fn or_no_descriptors(response: Response) -> Result<Response, Refusal> {
-    const FACTS: [StatusCode; 5] = [
+pub fn or_no_descriptors(response: Response) -> Result<Response, Refusal> {
+    const FACTS: [StatusCode; 6] = [
         StatusCode::FORBIDDEN,
         StatusCode::NOT_FOUND,
         StatusCode::CONFLICT,
+        StatusCode::GONE,
         StatusCode::UNPROCESSABLE_ENTITY,
         StatusCode::INTERNAL_SERVER_ERROR,
     ];
-    if !FACTS.contains(&response.status()) || !is_exhausted() {
+    if !FACTS.contains(&response.status()) || has_descriptors() {
         return Ok(response);
     }
     let sentence =
@@ -82,9 +83,10 @@ pub(crate) fn or_no_descriptors(response: Response) -> Result<Response, Refusal>
     Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many", sentence))
 }
 
-fn is_exhausted() -> bool {
+/// Tells whether the process can have one more descriptor.
+pub fn has_descriptors() -> bool {
     let opened = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    matches!(opened, Err(Errno::MFILE | Errno::NFILE))
+    !matches!(opened, Err(Errno::MFILE | Errno::NFILE))
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ pub use app::{App, AppState};
 pub use caller::{Peer, RequestId};
 pub use config::Config;
 pub use deleted::Deleted;
+pub use descriptors::{has_descriptors, or_no_descriptors};
 pub use dialect::Dialect;
 pub use drain::Drain;
 pub use engine::{Engine, EngineError, NewSandbox, is_settable};
