@@ -13,6 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use penfold_process::path_text::path_text;
+use penfold_state::lacks_descriptors;
 use penfold_state::time::now_ms;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
@@ -83,6 +84,9 @@ fn open_error(path: &Path, end: &WatchEnd) -> ApiError {
         WatchEnd::Failed(error) if error.kind() == io::ErrorKind::NotFound => {
             let path = path_text(path);
             ApiError::new(Code::FileNotFound, format!("Path does not exist: {path}")).with("path", path)
+        }
+        WatchEnd::Failed(error) if lacks_descriptors(error) => {
+            ApiError::overload(Code::WatchStartError, end.to_string())
         }
         WatchEnd::Failed(error) => file_error("directory.watch", path, error),
         WatchEnd::NoInstances => ApiError::overload(Code::WatchStartError, end.to_string()),

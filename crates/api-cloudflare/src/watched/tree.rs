@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use penfold_server::has_descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -97,6 +98,20 @@ pub(crate) struct Tree {
     above: Option<i32>,
 }
 
+/// Makes an inotify instance. The kernel has one error for a user with too many instances and a process without descriptors.
+fn make_instance() -> Result<OwnedFd, WatchEnd> {
+    let init = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+    let instance = match init() {
+        // There may be a descriptor since a moment only.
+        Err(Errno::MFILE) if has_descriptors() => init(),
+        other => other,
+    };
+    instance.map_err(|errno| match errno {
+        Errno::MFILE if has_descriptors() => WatchEnd::NoInstances,
+        other => WatchEnd::Failed(other.into()),
+    })
+}
+
 /// An event of the kernel.
 struct Event {
     watch: i32,
@@ -112,11 +127,7 @@ impl Tree {
     /// When the top cannot be watched, or there are too many directories.
     pub(crate) fn open(request: TreeRequest) -> Result<Tree, WatchEnd> {
         let metadata = std::fs::metadata(&request.top)?;
-        let inotify =
-            inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|errno| match errno {
-                Errno::MFILE | Errno::NFILE => WatchEnd::NoInstances,
-                other => WatchEnd::Failed(other.into()),
-            })?;
+        let inotify = make_instance()?;
         let flags = Tree::flags(&request);
         let top = inotify::add_watch(&inotify, &request.top, flags).map_err(watch_error)?;
         let mut tree = Tree {
