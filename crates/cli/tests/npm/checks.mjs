@@ -11,6 +11,12 @@ export const alive = (pid) => {
   }
 };
 
+/** Lets the client log nothing, which logs each of its calls. Returns a function that prints. */
+export const silence = () => {
+  for (const level of ['debug', 'log', 'info', 'warn', 'error']) console[level] = () => {};
+  return (text) => process.stdout.write(`${text}\n`);
+};
+
 /** Waits until something holds. */
 export const until = async (what, holds) => {
   const end = Date.now() + 20_000;
@@ -30,7 +36,7 @@ export const textOf = (path) => {
 };
 
 /** Fails if the work has no end within this time. */
-const within = (ms, work) => {
+export const within = (ms, work) => {
   let timer;
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`it has not ended within ${ms} ms`)), ms);

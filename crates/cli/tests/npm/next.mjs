@@ -5,33 +5,14 @@
 // CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see. Prints a line for each check, and exits with 1 if
 // one failed.
 import assert from 'node:assert/strict';
-import { open } from './rpc.mjs';
-import { alive, runAll, textOf, until } from './checks.mjs';
+import { nextSandbox, open } from './rpc.mjs';
+import { alive, runAll, silence, textOf, until } from './checks.mjs';
 
 const [alias, baseUrl, directory] = process.argv.slice(2);
-const { Sandbox, getSandbox, parseSSEStream, streamFile } = await import(alias);
-// The client logs each of its calls.
-const print = (text) => process.stdout.write(`${text}\n`);
-for (const level of ['debug', 'log', 'info', 'warn', 'error']) console[level] = () => {};
-
-/** Makes a sandbox as the platform does: its storage is a map, and its container the server. */
-const makeSandbox = (stored = new Map()) => {
-  const storage = {
-    get: async (key) => stored.get(key),
-    put: async (key, value) => void stored.set(key, value),
-    delete: async (key) => stored.delete(key),
-    transaction: (work) => work(storage),
-  };
-  const fetch = () => open(`${baseUrl.replace(/^http/, 'ws')}/rpc`);
-  const ctx = {
-    id: 'npm',
-    storage,
-    container: { running: true, getTcpPort: () => ({ fetch }) },
-    blockConcurrencyWhile: (work) => work(),
-  };
-  // On the platform, this looks for the object of the class. Here it is its own.
-  return getSandbox(new Sandbox(ctx, {}), 'npm');
-};
+const client = await import(alias);
+const { parseSSEStream, streamFile } = client;
+const print = silence();
+const makeSandbox = (stored) => nextSandbox(client, baseUrl, stored);
 
 const stored = new Map();
 const sandbox = makeSandbox(stored);

@@ -1,4 +1,4 @@
-// Makes a client that calls over /rpc. On Cloudflare's platform the class `Sandbox` makes it; here, a stand-in for its object does.
+// Makes clients that call over /rpc. On Cloudflare's platform the class `Sandbox` makes them; here, stand-ins for its object do.
 
 /** Opens a WebSocket, and answers as the platform does. */
 export const open = (url) =>
@@ -9,7 +9,7 @@ export const open = (url) =>
     webSocket.addEventListener('error', () => resolve(new Response('', { status: 502 })));
   });
 
-/** Makes the client of this version's `Sandbox`. */
+/** Makes the client of the `Sandbox` of 0.12. */
 export const rpcClient = (Sandbox, baseUrl) => {
   const logger = Object.fromEntries(['debug', 'info', 'warn', 'error'].map((level) => [level, () => {}]));
   const sandbox = {
@@ -22,4 +22,23 @@ export const rpcClient = (Sandbox, baseUrl) => {
     fetch: () => open(`${baseUrl.replace(/^http/, 'ws')}/rpc`),
   };
   return Sandbox.prototype.createClientForTransport.call(sandbox, 'rpc');
+};
+
+/** Makes a sandbox of 0.13 as the platform does: its storage is a map, and its container the server. */
+export const nextSandbox = ({ Sandbox, getSandbox }, baseUrl, stored = new Map()) => {
+  const storage = {
+    get: async (key) => stored.get(key),
+    put: async (key, value) => void stored.set(key, value),
+    delete: async (key) => stored.delete(key),
+    transaction: (work) => work(storage),
+  };
+  const fetch = () => open(`${baseUrl.replace(/^http/, 'ws')}/rpc`);
+  const ctx = {
+    id: 'npm',
+    storage,
+    container: { running: true, getTcpPort: () => ({ fetch }) },
+    blockConcurrencyWhile: (work) => work(),
+  };
+  // On the platform, this looks for the object of the class. Here it is its own.
+  return getSandbox(new Sandbox(ctx, {}), 'npm');
 };
