@@ -1,6 +1,6 @@
 //! `/rpc`: the methods of the reference over one WebSocket, with the protocol Cap'n Web.
 //!
-//! - `wire` — messages and values as text; `session` — what the client can refer to.
+//! - `wire` — messages and values as text; `session` — what the client can refer to; `step` — what a message asks for.
 //! - `methods` — each method and its route; `methods_next` — the same from 0.13 on.
 //! - `call` — a call as a request to its route; `outcome` — its result; `source` — streams and subscriptions among the results.
 //! - `listeners` — functions of the client that hear the events of an answer.
@@ -21,6 +21,7 @@ mod outgoing;
 mod pipe;
 mod session;
 mod source;
+mod step;
 mod wire;
 
 use std::sync::Arc;
@@ -39,7 +40,8 @@ use self::listeners::Listeners;
 use self::methods::Method;
 use self::outcome::{Good, Outcome, await_result};
 use self::outgoing::Outgoing;
-use self::session::{Answer, Broken, Call, MethodOf, Session, Step, Wait};
+use self::session::{Broken, Session};
+use self::step::{Answer, Call, MethodOf, Step, Wait};
 use self::wire::{Failure, Id};
 use crate::answer::RouteResult;
 use crate::api::ApiState;

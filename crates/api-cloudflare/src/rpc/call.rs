@@ -13,8 +13,8 @@ use tower_service::Service as _;
 
 use super::methods::{FindMethod, Method, ResultOf};
 use super::outcome::{Good, Outcome, await_result};
-use super::session::Arguments;
 use super::source::{Source, Subscription};
+use super::step::Arguments;
 use super::wire::{Failure, Id, Value, text_of_bytes};
 use crate::files::SIZE;
 use crate::time;
