@@ -106,4 +106,4 @@ pub use snapshot::{Difference, Filter, HostSnapshot, Kind};
 pub use test_home::{HOME_BASE, LiveSandbox, TestHome};
 pub use tool::{NoTestkit, Tool, binary, use_own_binary};
 pub use tree::{Survivor, ToolExit, Tree, TreeError};
-pub use until::{DEADLINE, skip, until, wait_until};
+pub use until::{DEADLINE, skip, until, until_after, wait_until};

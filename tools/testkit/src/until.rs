@@ -9,9 +9,13 @@ const LONGEST: Duration = Duration::from_millis(20);
 
 /// Looks again and again until a condition holds, at most this long; tells whether it holds. There is at least one
 /// look.
-pub fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
+    until_after(FIRST, limit, holds)
+}
+
+/// As [`until`], for a look that takes much processor time: the first pause is this long.
+pub fn until_after(mut pause: Duration, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
-    let mut pause = FIRST;
     loop {
         if holds() {
             return true;

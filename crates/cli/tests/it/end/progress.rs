@@ -22,7 +22,7 @@ fn shown(terminal: &Terminal<'_>, part: &str) -> String {
 #[track_caller]
 fn erased(terminal: &Terminal<'_>, code: i32) {
     let prompt = format!("<{code}>");
-    wait_until("the end", || terminal.screen().trim_end().ends_with(&prompt));
+    terminal.wait_until("the end", |screen| screen.trim_end().ends_with(&prompt));
     let screen = terminal.screen();
     assert!(!WORDS.iter().any(|words| screen.contains(words)), "{screen}");
     terminal.ends_with(code);

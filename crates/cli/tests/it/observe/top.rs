@@ -47,7 +47,7 @@ fn kill_asks_first_and_says_gone_when_it_is_verified() {
     terminal.shows(&format!("Kill all processes of web ({})? [y/N]", sandbox.id));
     terminal.press("Enter");
     // The list is read anew each second: the sandbox would be gone by the second look.
-    wait_until("the question is closed", || !terminal.screen().contains("[y/N]"));
+    terminal.wait_until("the question is closed", |screen| !screen.contains("[y/N]"));
     terminal.press("Enter");
     terminal.shows("processes of web*");
     terminal.shows("├─*");
@@ -113,7 +113,7 @@ fn a_filter_shows_some_rows_and_an_end_shows_in_its_row() {
     });
     terminal.tmux(&["send-keys", "-l", "/qui"]);
     terminal.shows("/qui_");
-    wait_until("the other row is hidden", || !terminal.screen().contains("ready"));
+    terminal.wait_until("the other row is hidden", |screen| !screen.contains("ready"));
     terminal.shows(&row("quick", "running"));
     std::fs::write(env.path("work/go"), "").unwrap();
     terminal.shows(&row("quick", "exited (3)"));
@@ -177,7 +177,7 @@ fn a_foreground_sandbox_has_a_row_and_no_log() {
     terminal.press("k");
     terminal.shows("Kill all processes of front*");
     terminal.press("y");
-    wait_until("the end is verified", || terminal.screen().contains("gone (verified)"));
+    terminal.wait_until("the end is verified", |screen| screen.contains("gone (verified)"));
     assert!(running.finish().code().is_some_and(|code| code != 0));
     terminal.press("q");
     terminal.ends_with(0);

@@ -12,7 +12,7 @@ fn start(env: &TestEnv, terminal: &Terminal<'_>, words: &str, script: &str) {
 }
 
 fn shows_part(terminal: &Terminal<'_>, part: &str) {
-    wait_until(part, || terminal.screen().contains(part));
+    terminal.wait_until(part, |screen| screen.contains(part));
 }
 
 /// A shell gives its background jobs no chance to hear INT.

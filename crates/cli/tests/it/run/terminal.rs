@@ -60,7 +60,7 @@ fn interrupt_key_breaks_a_loop_of_the_shell() {
 /// Waits until penfold has handled the signal of the key: two that are pending at once count as one.
 #[track_caller]
 fn await_stopping(terminal: &Terminal<'_>) {
-    wait_until("penfold is stopping", || terminal.screen().contains("penfold: stopping"));
+    terminal.wait_until("penfold is stopping", |screen| screen.contains("penfold: stopping"));
 }
 
 /// The launcher of the only sandbox, which a shell below this process has started.

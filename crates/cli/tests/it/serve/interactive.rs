@@ -137,7 +137,7 @@ fn a_sandbox_of_a_server_has_a_terminal_that_can_be_left() {
     terminal.press("C-p");
     terminal.press("C-q");
     let left = format!("penfold: left {}; the sandbox keeps running", id.trim());
-    wait_until("it has left", || terminal.screen().contains(&left));
+    terminal.wait_until("it has left", |screen| screen.contains(&left));
     terminal.ends_with(0);
     terminal.line(&format!("{penfold} attach shell"));
     terminal.shows("kept>");

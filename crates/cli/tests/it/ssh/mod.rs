@@ -280,12 +280,12 @@ fn terminal_there_is_one_of_its_own() {
         "$PENFOLD --root $ROOT --host {} run -- sh -c 'tty; echo \"a b\"; exit 6'; echo code $?",
         sshd.host()
     ));
-    wait_until("it has a terminal", || terminal.screen().contains("/dev/pts/"));
+    terminal.wait_until("it has a terminal", |screen| screen.contains("/dev/pts/"));
     terminal.shows("a b");
     terminal.shows("code 6");
     terminal.line(&format!("$PENFOLD --root $ROOT --host {} run -- sleep 1000; echo code $?", sshd.host()));
     wait_until("it runs", || env.is_running("sleep 1000"));
     terminal.press("C-c");
-    wait_until("it has ended", || terminal.screen().contains("code 130"));
+    terminal.wait_until("it has ended", |screen| screen.contains("code 130"));
     assert!(!env.is_running("sleep 1000"));
 }

@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use penfold_testkit::until;
+use penfold_testkit::{until, until_after};
 
 use super::{DEADLINE, TestEnv, has_program, has_terminals};
 
 /// For sockets: a server that is asked to end goes on for a moment, and takes nobody in.
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The first pause between two looks at the screen.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A terminal, usually of 100 by 30. Dropping it ends the server and all in it.
 pub struct Terminal<'a> {
@@ -55,8 +59,7 @@ impl<'a> Terminal<'a> {
 
     /// Types a line.
     pub fn line(&self, text: &str) {
-        self.tmux(&["send-keys", "-l", text]);
-        self.press("Enter");
+        self.tmux(&["send-keys", "-l", text, ";", "send-keys", "Enter"]);
     }
 
     /// What is on the screen.
@@ -77,6 +80,17 @@ impl<'a> Terminal<'a> {
         String::from_utf8_lossy(&said).trim().to_owned()
     }
 
+    /// Waits until the screen is so; tells whether it is. Each look starts a process, so the first pause is long.
+    fn until_screen(&self, so: impl Fn(&str) -> bool) -> bool {
+        until_after(LOOK, DEADLINE, || so(&self.screen()))
+    }
+
+    /// Waits until the screen is so.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, so: impl Fn(&str) -> bool) {
+        assert!(self.until_screen(so), "not within {DEADLINE:?}: {what}:\n{}", self.screen());
+    }
+
     /// Waits until a line of the screen, without blanks at its end, is or begins with this; `*` stands for the rest.
     #[track_caller]
     pub fn shows(&self, line: &str) {
@@ -84,7 +98,7 @@ impl<'a> Terminal<'a> {
             Some(start) => shown.starts_with(start),
             None => shown.trim_end() == line.trim_end(),
         };
-        let so = until(DEADLINE, || self.screen().lines().any(wanted));
+        let so = self.until_screen(|screen| screen.lines().any(wanted));
         assert!(so, "no line `{line}` on the screen:\n{}", self.screen());
     }
 
@@ -92,15 +106,14 @@ impl<'a> Terminal<'a> {
     #[track_caller]
     pub fn ends_with(&self, code: i32) {
         let prompt = format!("<{code}>");
-        let ended = || {
-            let screen = self.screen();
+        let ended = |screen: &str| {
             let last = screen.lines().rfind(|line| !line.trim().is_empty());
             // Of a key that ends something, the terminal shows the name in the same line.
             last.is_some_and(|line| line.trim_end().ends_with(&prompt))
         };
-        assert!(until(DEADLINE, ended), "no {prompt}:\n{}", self.screen());
+        assert!(self.until_screen(ended), "no {prompt}:\n{}", self.screen());
         self.line("clear");
-        assert!(until(DEADLINE, || self.screen().trim() == "<0>"), "{}", self.screen());
+        assert!(self.until_screen(|screen| screen.trim() == "<0>"), "{}", self.screen());
     }
 
     /// Waits until this command is the one that the keys go to, and waits for them.
