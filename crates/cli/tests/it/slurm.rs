@@ -129,7 +129,7 @@ fn member_that_leaves_the_groups_when_it_is_asked_is_ended() {
     let (mine, others) = (Groups::v1(&freezer, job(0)), Groups::v1(&freezer, job(1)));
     let left = others.step().join("cgroup.procs");
     let script = format!(
-        "trap 'echo $$ > {}; touch asked' TERM; touch up; while :; do sleep 0.02; done",
+        "trap 'echo $$ > {}; touch asked' TERM; touch up; while :; do sleep 0.05; done",
         left.display()
     );
     let mut member = env.command("sh");

@@ -234,7 +234,7 @@ fn time_limit_of_a_wait_has_its_length_whatever_the_clock_says() {
 fn log_keeps_its_order_over_a_jump() {
     let env = TestEnv::new();
     for seconds in [BACK, ON] {
-        let script = "echo one; until [ -e go ]; do sleep 0.02; done; rm go; echo two; sleep 1045";
+        let script = "echo one; until [ -e go ]; do sleep 0.05; done; rm go; echo two; sleep 1045";
         let sandbox = env.detach(["--", "sh", "-c", script]);
         await_log(&env, &sandbox, "one\n");
         if !jump(&sandbox, seconds) {

@@ -64,7 +64,7 @@ fn probes_and_stop_commands_run_in_the_jail() {
     for env in environments() {
         let probe = format!("cmd:test -e own && ({DESCRIPTION}) > probe");
         let stop = format!("({DESCRIPTION}) > stop; touch go");
-        let script = format!("({DESCRIPTION}) > new; mv new own; until [ -e go ]; do sleep 0.02; done");
+        let script = format!("({DESCRIPTION}) > new; mv new own; until [ -e go ]; do sleep 0.05; done");
         let words = ["--profile", "jail", "--ready", &probe, "--stop-command", &stop, "--grace", "20s"];
         let sandbox = env.detach([&words[..], &["--", "sh", "-c", &script]].concat());
         let read = |name: &str| fs::read_to_string(env.path("work").join(name)).unwrap();
@@ -165,7 +165,7 @@ fn the_tree_of_an_exec_ends_with_its_command_and_with_its_client() {
     for env in environments() {
         for level in env.levels() {
             let sandbox = jail(&env, &["--contain", level.word()]);
-            let script = "setsid sleep 2001 & (setsid sleep 2002 &); echo up >> $UP; until [ -e go ]; do sleep 0.02; done; exit 7";
+            let script = "setsid sleep 2001 & (setsid sleep 2002 &); echo up >> $UP; until [ -e go ]; do sleep 0.05; done; exit 7";
             let words = |script| ["exec", &sandbox.id, "sh", "-c", script].map(str::to_owned);
             let lives = || env.is_running("sleep 2001") && env.is_running("sleep 2002");
             let left = || env.is_running("sleep 2001") || env.is_running("sleep 2002");

@@ -10,7 +10,7 @@ use super::sandboxes::{await_running, end, none_lives, remove};
 use crate::support::{Finished, Process, Running, Sandbox, TestEnv, has_program, penfold, wait_until};
 
 /// Waits in a script for [`open`].
-const GATE: &str = "echo lead >> $UP; until [ -e go ]; do sleep 0.02; done";
+const GATE: &str = "echo lead >> $UP; until [ -e go ]; do sleep 0.05; done";
 /// A server: port, and the status that it answers with before and after [`open`].
 const SERVER: &str = "
 import http.server, os, sys
@@ -253,7 +253,7 @@ fn line_feed_on_the_descriptor_makes_a_sandbox_ready() {
             // A line feed after the client is gone must not end the command.
             let script = format!(
                 "printf x >&{number}; ls /proc/self/fd > fds; {GATE}; echo >&{number}
-                until [ -e more ]; do sleep 0.02; done; echo late >&{number}; echo late >> $UP; exec sleep 1026"
+                until [ -e more ]; do sleep 0.05; done; echo late >&{number}; echo late >> $UP; exec sleep 1026"
             );
             let _ = fs::remove_file(env.path("work/more"));
             let start = begin(

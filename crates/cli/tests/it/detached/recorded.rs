@@ -164,7 +164,7 @@ fn kill_ends_the_tree_and_nothing_else() {
 fn stop_gives_the_grace_and_sends_the_signal() {
     everywhere(|env, level| {
         let sandbox = sandbox_at(env, level);
-        let script = "trap 'echo polite; sleep 0.2; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
+        let script = "trap 'echo polite; sleep 0.2; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
         let number = start(env, &sandbox, &["bash", "-c", script]).number;
         wait_until("the handler is set", || {
             as_user(env, &sandbox, |files| {
@@ -266,7 +266,7 @@ fn execs_go_on_after_a_takeover() {
         }
         let words = ["--on-supervisor-exit", "keep", "--contain", level.word(), "--", "sleep", "4001"];
         let sandbox = env.detach(words);
-        let script = "while ! test -e go; do sleep 0.01; done; echo later; exec sleep 4105";
+        let script = "while ! test -e go; do sleep 0.05; done; echo later; exec sleep 4105";
         let talks = start(env, &sandbox, &["sh", "-c", script]).number;
         let (deaf, members) = tree(env, &sandbox);
         let case = format!("{:?} {level:?}", env.who);
@@ -442,7 +442,7 @@ fn input_terminal_and_signals_reach_the_command() {
         let mut shell = ExecStart::new([
             "sh",
             "-c",
-            "trap 'stty size; exit 4' WINCH; stty size; read x; echo got $x; while :; do sleep 0.01; done",
+            "trap 'stty size; exit 4' WINCH; stty size; read x; echo got $x; while :; do sleep 0.05; done",
         ]);
         shell.stdin = Some(OwnedFd::from(theirs));
         shell.terminal = Some(Size { rows: 11, columns: 22 });
@@ -483,7 +483,7 @@ fn end_on_a_full_disk_is_written_once_there_is_room() {
         return skip("no tmpfs can be mounted here");
     }
     let sandbox = env.detach(["--", "sleep", "4001"]);
-    let script = "while ! test -e go; do sleep 0.01; done; echo done; exit 7";
+    let script = "while ! test -e go; do sleep 0.05; done; echo done; exit 7";
     let number = start(&env, &sandbox, &["sh", "-c", script]).number;
     let command = Process::find(view(&env, &sandbox, number).leader_pid.unwrap()).unwrap();
     let filler = env.path("root/filler");

@@ -244,7 +244,7 @@ fn each_life_has_to_become_ready_by_itself() {
     let env = TestEnv::new();
     let script = "echo >>lives
         case $(wc -l <lives) in
-        1) echo up; until [ -e go ]; do sleep 0.01; done; exit 1;;
+        1) echo up; until [ -e go ]; do sleep 0.05; done; exit 1;;
         2) exit 1;;
         *) echo up; exec sleep 1163;;
         esac";

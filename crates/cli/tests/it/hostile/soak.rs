@@ -33,7 +33,7 @@ const TREES: [(&[&str], &str, i32); 10] = [
     (&["-w", "/nosuch"], "exit 0", 125),
     (
         &["--timeout", "0.1", "--signal", "HUP"],
-        "trap 'sleep 600 & exit 6' HUP; while :; do sleep 0.01; done",
+        "trap 'sleep 600 & exit 6' HUP; while :; do sleep 0.05; done",
         124,
     ),
     (&[], "sleep 0.02", 0),

@@ -182,7 +182,7 @@ fn command_that_writes_much_gets_a_wider_pipe() {
 fn several_logs_are_merged_by_time_with_the_name_before_each_line() {
     let env = TestEnv::new();
     let gates: Vec<std::path::PathBuf> = (0..3).map(|number| env.path(&format!("work/{number}"))).collect();
-    let wait = |gate: &std::path::Path| format!("until [ -e {} ]; do sleep 0.01; done", gate.display());
+    let wait = |gate: &std::path::Path| format!("until [ -e {} ]; do sleep 0.05; done", gate.display());
     // Each line waits for the one before it.
     let first = format!("echo one; {}; echo three; {}; printf 'no end'", wait(&gates[0]), wait(&gates[1]));
     let second = format!("{}; echo two >&2", wait(&gates[2]));

@@ -66,7 +66,7 @@ fn command_does_not_get_the_descriptor_and_eof_means_gone() {
     // `cat` ends with the last holder of the descriptor, which is the supervisor here.
     let script = r#"sh -c 'echo $$ > launcher; exec "$@"' _ $PF --status-fd 7 \
         sh -c 'setsid -f sleep 4711; echo up >> $UP; exec sleep 4712' 7>&1 >/dev/null | cat > lines &
-        until test -s $UP; do sleep 0.01; done; kill -KILL $(cat launcher); wait"#;
+        until test -s $UP; do sleep 0.05; done; kill -KILL $(cat launcher); wait"#;
     let ended = env.script(script);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
     let lines = lines(&std::fs::read_to_string(env.path("work/lines")).unwrap());

@@ -6,7 +6,7 @@ use super::output::{has_open, is_waiting};
 use crate::support::{Finished, Process, Running, Sandbox, TREE, TestEnv, entries, wait_until};
 
 /// The leader runs until [`go`], then exits with the code that follows.
-const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.02; done; exit";
+const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done; exit";
 
 fn go(env: &TestEnv) {
     std::fs::write(env.path("work/go"), "").unwrap();

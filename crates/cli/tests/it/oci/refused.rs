@@ -50,7 +50,7 @@ fn shim(env: &TestEnv, id: &str, bundle: &Path) -> Running {
         std::fs::copy("/bin/bash", &program).unwrap();
     }
     let mut command = env.command(&program);
-    command.args(["-c", "while :; do sleep 0.02; done", "-id", id]).current_dir(bundle).process_group(0);
+    command.args(["-c", "while :; do sleep 0.05; done", "-id", id]).current_dir(bundle).process_group(0);
     let shim = Running::spawn(&mut command);
     wait_until("the shim runs", || shim.process().command_line().contains("-id"));
     shim

@@ -23,7 +23,7 @@ fn of_two_sandboxes_only_one_may_name_a_thing() {
         "--",
         "sh",
         "-c",
-        "until [ -e go ]; do sleep 0.02; done; touch mine; exec sleep 1000",
+        "until [ -e go ]; do sleep 0.05; done; touch mine; exec sleep 1000",
     ]);
     let refused = env.run([own.as_str(), "touch", "ran"]);
     assert!(refused.err().contains(&format!("belongs to sandbox {}", first.id)), "{}", refused.err());

@@ -74,7 +74,7 @@ fn each_ending_takes_everything() {
     for ending in ENDINGS {
         println!("{ending:?}");
         let mut words = flags(&env);
-        let script = "cd ..; trap '' HUP; setsid sleep 1000 & (cd files; exec sleep 1000) & until [ -e go ]; do sleep 0.02; done";
+        let script = "cd ..; trap '' HUP; setsid sleep 1000 & (cd files; exec sleep 1000) & until [ -e go ]; do sleep 0.05; done";
         words.extend(["--grace", "100ms", "--", "sh", "-c", script].map(str::to_owned));
         let sandbox = env.detach(words.iter().map(String::as_str));
         wait_until("all run", || env.running("sleep 1000").len() == 2);

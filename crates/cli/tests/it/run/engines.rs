@@ -69,7 +69,7 @@ fn a_client_of_an_engine_that_a_time_limit_ends_is_named() {
 fn a_client_of_others_is_not_named() {
     let env = TestEnv::new();
     let path = client(&env, "exit 0");
-    let script = "until [ -e go ]; do sleep 0.01; done; echo docker; exit 0";
+    let script = "until [ -e go ]; do sleep 0.05; done; echo docker; exit 0";
     let running =
         Running::start(env.penfold(["run", "--fail-on-leak", "--", "sh", "-c", script]).env("PATH", &path));
     let file = env.path("work/bin/docker");

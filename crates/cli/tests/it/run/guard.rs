@@ -112,7 +112,7 @@ fn ports_and_open_files_are_named() {
     let env = TestEnv::new();
     let serves = "import socket, time; f = open('held', 'w'); s = socket.create_server(('127.0.0.1', 0)); \
         open('port', 'w').write(str(s.getsockname()[1])); time.sleep(1000)";
-    let script = format!("python3 -c \"{serves}\" & until [ -s port ]; do sleep 0.02; done");
+    let script = format!("python3 -c \"{serves}\" & until [ -s port ]; do sleep 0.05; done");
     guard(&env, &["--report", "r.json", "sh", "-c", &script]).with_code(123);
     let port = std::fs::read_to_string(env.path("work/port")).unwrap();
     let leaks = leaks(&env, "r.json");
@@ -176,7 +176,7 @@ fn processes_of_penfold_are_no_parents() {
     let env = TestEnv::new();
     // An inner sandbox is left behind.
     let script = "$PENFOLD --root $ROOT run --on-owner-exit keep -- sh -c 'sleep 1000 & echo lead >> $UP; sleep 1001' & \
-        until [ -e up ]; do sleep 0.02; done; sleep 0.5; exit 0";
+        until [ -e up ]; do sleep 0.05; done; sleep 0.5; exit 0";
     let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);
     command.env("PENFOLD", crate::support::penfold()).env("ROOT", env.root());
     Running::start(&mut command).finish().with_code(123);
@@ -231,7 +231,7 @@ fn a_leak_keeps_the_code_of_failed_tests_and_can_be_a_warning() {
 #[test]
 fn a_process_that_ends_by_itself_within_the_grace_is_no_leak() {
     let env = TestEnv::new();
-    let ends = "(until [ -e go ]; do sleep 0.02; done; echo late >> $UP) & echo lead >> $UP";
+    let ends = "(until [ -e go ]; do sleep 0.05; done; echo late >> $UP) & echo lead >> $UP";
     let running = env.begin(["guard", "-t", "1h", "sh", "-c", ends]);
     await_said(&env, "lead", 1);
     assert!(running.is_alive());
@@ -338,7 +338,7 @@ fn the_temporary_directory_has_an_absolute_path() {
 fn guards_at_the_same_time_touch_only_their_own() {
     let env = TestEnv::new();
     let mut bystander = Bystander::spawn().unwrap();
-    let waits = "sleep 100$N & echo lead >> $UP; until [ -e go ]; do sleep 0.02; done";
+    let waits = "sleep 100$N & echo lead >> $UP; until [ -e go ]; do sleep 0.05; done";
     let begin = |number: &str| {
         let mut command =
             env.penfold(["guard", "-t", "50ms", "--report", &format!("r{number}"), "sh", "-c", waits]);

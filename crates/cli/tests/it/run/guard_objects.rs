@@ -92,7 +92,7 @@ fn objects_of_members_are_named_with_their_maker() {
     let maker = "use Socket; socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, sockaddr_un('left.sock')) or die; listen(S, 1);
         $id = shmget(0, 64, 0600); die unless defined $id; open(F, '>', 'id'); print F $id; close F; rename('id', 'made'); sleep 1000";
     std::fs::write(env.path("work/maker.pl"), maker).unwrap();
-    let script = "setsid perl maker.pl & until [ -e made ]; do sleep 0.01; done; exit 0";
+    let script = "setsid perl maker.pl & until [ -e made ]; do sleep 0.05; done; exit 0";
     let done = below(&env, &["env"], script).with_code(123);
     let id = std::fs::read_to_string(env.path("work/made")).unwrap();
     let removed = env.command("ipcrm").args(["-m", &id]).status();

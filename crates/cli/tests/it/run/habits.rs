@@ -230,7 +230,7 @@ fn guard_ignores_what_the_configuration_says() {
     let path = env.path("work/daemon");
     std::fs::copy("/bin/sleep", &path).unwrap();
     let script = format!(
-        "setsid {} 1000 >/dev/null 2>&1 & until grep -q daemon /proc/$!/comm; do sleep 0.02; done",
+        "setsid {} 1000 >/dev/null 2>&1 & until grep -q daemon /proc/$!/comm; do sleep 0.01; done",
         path.display()
     );
     let guard = ["guard", "-t", "0s", "--", "sh", "-c", &script];

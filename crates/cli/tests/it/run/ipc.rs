@@ -176,7 +176,7 @@ fn each_exec_probe_and_stop_command_is_where_the_command_is() {
             let probe = format!("cmd:test -e own && ({DESCRIPTION}) > probe");
             let stop = format!("({DESCRIPTION}) > stop; touch go");
             let script = format!(
-                "({MAKE}) > made; ({DESCRIPTION}) > new; mv new own; until [ -e go ]; do sleep 0.02; done"
+                "({MAKE}) > made; ({DESCRIPTION}) > new; mv new own; until [ -e go ]; do sleep 0.05; done"
             );
             let flags = ["--ipc", "private", "--contain", level.word(), "-e", &name, "--ready", &probe];
             let stop = if has_stop { vec!["--stop-command", &stop, "--grace", "20s"] } else { Vec::new() };

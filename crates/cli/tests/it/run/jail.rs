@@ -143,7 +143,7 @@ fn exit_codes_are_those_of_the_command() {
 #[test]
 fn the_polite_signal_reaches_the_command() {
     for env in environments() {
-        let script = "trap 'echo polite; exit 7' TERM INT; echo up >> $UP; while :; do sleep 0.02; done";
+        let script = "trap 'echo polite; exit 7' TERM INT; echo up >> $UP; while :; do sleep 0.05; done";
         for signal in [Signal::TERM, Signal::INT] {
             let running = Running::start(&mut env.run_command(jail(&["--", "sh", "-c", script])));
             env.await_up(&["up"]);
@@ -173,7 +173,7 @@ fn each_ending_takes_a_jail_with_a_daemon() {
         for ending in ["exits", "stop", "kill", "rm", "supervisor dies", "both die"] {
             println!("{ending}");
             let script =
-                "trap '' HUP; (setsid sleep 1000 &); echo up >> $UP; until [ -e go ]; do sleep 0.02; done";
+                "trap '' HUP; (setsid sleep 1000 &); echo up >> $UP; until [ -e go ]; do sleep 0.05; done";
             let mut words = jail(&["--grace", "200ms", "--", "sh", "-c", script]);
             words.insert(0, "-d");
             let sandbox = Sandbox::printed(&env, &env.run(&words).with_code(0).out());

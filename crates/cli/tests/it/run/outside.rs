@@ -359,7 +359,7 @@ fn outside_is_refused_unless_the_sandbox_allows_it() {
         refused(&["--allow-outside"], "$PENFOLD --root $ROOT keep $$", 2, "");
         let other = "exec $PENFOLD --root $ROOT/other run -d --outside sleep 1001";
         refused(&["--allow-outside"], other, 125, "has no record below");
-        let nested = "$PF sleep 1001 & until $PENFOLD --root $ROOT ps -q | wc -l | grep -q 2; do sleep 0.01; done; $PENFOLD --root $ROOT keep $!";
+        let nested = "$PF sleep 1001 & until $PENFOLD --root $ROOT ps -q | wc -l | grep -q 2; do sleep 0.05; done; $PENFOLD --root $ROOT keep $!";
         refused(&["--allow-outside"], nested, 2, "");
     }
     let words = ["run", "--allow-outside", "sleep", "1001"];

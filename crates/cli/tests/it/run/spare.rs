@@ -18,7 +18,7 @@ const DAEMON: &str = "trap '' TERM; sleep 1000 & until grep -q sleep /proc/$!/co
 pub const POINTS: [&str; 2] = ["spared-moved", "spared-noted"];
 /// Starts the daemon at `$DAEMON` and a stray.
 const SCRIPT: &str = "setsid $DAEMON -c \"$SCRIPT\" > /dev/null 2>&1 & setsid sleep 2000 & \
-    until grep -q daemon $UP; do sleep 0.02; done; echo lead >> $UP";
+    until grep -q daemon $UP; do sleep 0.05; done; echo lead >> $UP";
 
 /// The levels at which processes can be spared.
 fn levels(env: &TestEnv) -> Vec<Level> {
@@ -419,7 +419,7 @@ fn other_survivors_are_named_beside_spared_ones() {
     let Some(env) = TestEnv::of(Who::Plain) else { return };
     let path = copy(&env, "/bin/sleep", "agent");
     let script = format!(
-        "setsid {} 1000 > /dev/null 2>&1 & until grep -q agent /proc/$!/comm; do sleep 0.02; done; exec \"$@\"",
+        "setsid {} 1000 > /dev/null 2>&1 & until grep -q agent /proc/$!/comm; do sleep 0.01; done; exec \"$@\"",
         path.display()
     );
     let (program, root) = (crate::support::penfold().display().to_string(), env.root().display().to_string());

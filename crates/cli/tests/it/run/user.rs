@@ -81,7 +81,7 @@ fn execs_have_the_user_the_groups_and_the_directory_of_their_sandbox() {
         // The user may go to the workspace, and the leader says first what it has.
         let probe = format!("cmd:({describe}) > $TMPDIR/probe");
         let stop = format!("({describe}) > $OUT/stop; touch $TMPDIR/go");
-        let script = format!("({describe}) > $TMPDIR/own; until [ -e $TMPDIR/go ]; do sleep 0.02; done");
+        let script = format!("({describe}) > $TMPDIR/own; until [ -e $TMPDIR/go ]; do sleep 0.05; done");
         let out = env.path("work/out");
         std::fs::create_dir(&out).unwrap();
         std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();

@@ -34,7 +34,7 @@ fn a_command_in_flight_runs_on_when_the_server_is_killed() {
     let mut api = Api::start();
     api.out("s", "cd /usr; A=1");
     let (up, go, done) = (api.path("up"), api.path("go"), api.path("done"));
-    let command = format!("echo $$ > {up}; until [ -e {go} ]; do sleep 0.02; done; A=2; echo 7 > {done}");
+    let command = format!("echo $$ > {up}; until [ -e {go} ]; do sleep 0.05; done; A=2; echo 7 > {done}");
     let body = json!({ "command": command, "sessionId": "s" }).to_string();
     for path in ["/api/execute", "/api/execute/stream"] {
         for file in [&up, &go, &done] {

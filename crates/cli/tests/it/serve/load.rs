@@ -102,7 +102,7 @@ fn two_hundred_sessions_keep_their_commands_apart_in_full() {
 fn each_of_fifty_followers_gets_every_byte_or_is_told_what_it_missed() {
     let (env, server) = native::start();
     let go = env.path("work/go").display().to_string();
-    let text = format!("until [ -e {go} ]; do sleep 0.02; done; seq -w 1 40000");
+    let text = format!("until [ -e {go} ]; do sleep 0.05; done; seq -w 1 40000");
     let id = native::script(&server, &text);
     let all: String = (1..=40000).flat_map(|number| [format!("{number:05}"), "\n".to_owned()]).collect();
     let path = format!("/v1/sandboxes/{id}/logs?follow=true");

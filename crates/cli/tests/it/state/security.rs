@@ -131,7 +131,7 @@ fn linked_files_of_a_record_are_not_read() {
         let _ = fs::remove_file(path);
         std::os::unix::fs::symlink(&real, path).unwrap();
     };
-    let sandbox = env.detach(["--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 7"]);
+    let sandbox = env.detach(["--", "sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 7"]);
     let state = sandbox.record.join("state.json");
     let said = fs::read_to_string(&state).unwrap();
     assert!(said.contains("\"running\""), "{said}");

@@ -26,7 +26,7 @@ fn stop_all(
 /// Starts a command that ignores SIGTERM, and runs `then` when it comes.
 fn deaf(env: &TestEnv, sandbox: &Sandbox, then: &str, grace: Duration) -> (u32, Process) {
     let ready = env.path("work/ready");
-    let script = format!("trap '{then}' TERM; : > ready; while :; do sleep 0.01; done");
+    let script = format!("trap '{then}' TERM; : > ready; while :; do sleep 0.05; done");
     let start = ExecStart { grace, ..ExecStart::new(["bash", "-c", &script]) };
     let number = as_user(env, sandbox, |files| execs::start_exec(files, start)).unwrap().number;
     wait_until("the handler is set", || ready.try_exists().unwrap());
@@ -143,7 +143,7 @@ fn a_supervisor_that_dies_meanwhile_fails_no_stop() {
         let case = format!("{:?} {level:?}", env.who);
         let words = ["--on-supervisor-exit", "keep", "--contain", level.word(), "--", "sleep", "4001"];
         let sandbox = env.detach(words);
-        let script = "while ! test -e go; do sleep 0.01; done; exit 6";
+        let script = "while ! test -e go; do sleep 0.05; done; exit 6";
         let (one, _) = deaf(env, &sandbox, script, LONG);
         let (other, _) = deaf(env, &sandbox, "", Duration::from_secs(1));
         let meek = start(env, &sandbox, &["sleep", "4105"]).number;

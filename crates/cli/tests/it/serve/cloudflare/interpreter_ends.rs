@@ -376,7 +376,7 @@ fn a_run_whose_end_was_lost_in_later_output_ends() {
          def fill():\n    \
              for _ in range(100): print('x' * 99_999)\n\
          print('begun')\n\
-         later = 'until test -e {after}; do sleep 0.01; done; head -c 5000000 /dev/zero; touch {made}; sleep 1000'\n\
+         later = 'until test -e {after}; do sleep 0.05; done; head -c 5000000 /dev/zero; touch {made}; sleep 1000'\n\
          child = subprocess.Popen(['sh', '-c', later])\n\
          await_file({go:?}); fill(); open({written:?}, 'w').close(); await_file({more:?}); fill()"
     );

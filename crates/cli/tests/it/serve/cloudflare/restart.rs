@@ -17,7 +17,7 @@ fn sessions_processes_logs_and_codes_outlive_the_server() {
     let pid = api.process(
         "s",
         "runs",
-        &format!("echo before; until [ -e {go} ]; do sleep 0.02; done; echo after; exit 6"),
+        &format!("echo before; until [ -e {go} ]; do sleep 0.05; done; echo after; exit 6"),
     );
     api.follow("runs").await_output("before");
     api.replace_server();

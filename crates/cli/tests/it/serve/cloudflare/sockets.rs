@@ -36,7 +36,7 @@ fn requests_over_one_socket_are_answered_when_they_are_ready() {
         "slow",
         "POST",
         "/api/execute",
-        &command(&format!("while ! test -e {go}; do sleep 0.01; done"), "a"),
+        &command(&format!("while ! test -e {go}; do sleep 0.05; done"), "a"),
     );
     send(&mut socket, "fast", "POST", "/api/execute", &command("echo out; (exit 3)", "b"));
     let fast = told(&mut socket, "fast", "response");
@@ -282,16 +282,14 @@ fn a_terminal_outlives_its_server_and_ends_with_its_session() {
 #[test]
 fn terminals_that_write_without_end_do_not_delay_a_kill() {
     let api = start();
-    // Their clients read nothing more.
-    let _silent: Vec<Pty> = (0..8)
-        .map(|number| {
-            let mut pty = Pty::open(&api.server, &format!("s{number}"), "");
-            pty.types("yes\n");
-            pty.shows("y\r\ny\r\n");
-            pty
-        })
-        .collect();
     let pid = api.process("other", "p", "sleep 4833");
+    // Their clients read nothing more. All begin late: they take the processors from each other.
+    let mut silent: Vec<Pty> =
+        (0..8).map(|number| Pty::open(&api.server, &format!("s{number}"), "")).collect();
+    for pty in &mut silent {
+        pty.types("yes\n");
+        pty.shows("y\r\ny\r\n");
+    }
     let process = Process::find(pid).unwrap();
     let begun = std::time::Instant::now();
     api.delete("/api/process/p").ok();

@@ -184,7 +184,7 @@ fn a_host_has_ended(scene: &mut Scene) {
 /// A command that waits for the file `go`.
 fn waiting(scene: &Scene) -> String {
     let (up, go) = (scene.path_of("up"), scene.path_of("go"));
-    format!("B=2; echo $$ > {up}; until [ -e {go} ]; do sleep 0.02; done; echo done")
+    format!("B=2; echo $$ > {up}; until [ -e {go} ]; do sleep 0.05; done; echo done")
 }
 
 fn go(scene: &Scene) {

@@ -104,7 +104,7 @@ fn a_command_reads_what_its_clients_write_to_the_end() {
 fn input_that_nobody_reads_holds_up_neither_output_nor_signals() {
     let (env, server) = start();
     let id = script(&server, "exec sleep 600");
-    let command = "trap 'echo caught; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
+    let command = "trap 'echo caught; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
     let path = exec(&server, &id, &json!({ "command": ["bash", "-c", command], "open_input": true }));
     let mut socket = attach(&server, &path);
     let mut heard = Heard::default();

@@ -94,7 +94,7 @@ fn an_exec_that_is_waited_for_answers_with_its_output_and_leaves_nothing() {
     let begun = env.path("work/begun").display().to_string();
     let left =
         run(&json!({ "command": ["sh", "-c", format!("setsid sh -c 'echo $$ > {begun}; exec sleep 601' & \
-        while [ ! -s {begun} ]; do sleep 0.01; done")] }));
+        while [ ! -s {begun} ]; do sleep 0.05; done")] }));
     assert_eq!(left["status"], "ended");
     let pid: i32 = std::fs::read_to_string(&begun).unwrap().trim().parse().unwrap();
     assert!(!std::fs::exists(format!("/proc/{pid}")).unwrap());

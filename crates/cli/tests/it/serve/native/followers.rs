@@ -127,7 +127,7 @@ fn a_follower_that_reads_nothing_holds_up_no_other_and_gets_everything_later() {
     let (env, server) = start();
     let go = env.path("work/go").display().to_string();
     let id =
-        script(&server, &format!("until [ -e {go} ]; do sleep 0.02; done; seq -w 1 200000; exec sleep 600"));
+        script(&server, &format!("until [ -e {go} ]; do sleep 0.05; done; seq -w 1 200000; exec sleep 600"));
     let path = format!("/v1/sandboxes/{id}/logs?follow=true");
     let mut slow: Vec<Events> = (0..20).map(|_| Events::open(&server, &path, "")).collect();
     let mut quick = Events::open(&server, &path, "");
@@ -167,7 +167,7 @@ fn followers_of_one_log_that_want_it_in_other_forms_each_get_theirs() {
     let go = env.path("work/go").display().to_string();
     let body = json!({ "command": ["sleep", "600"] });
     let id = create(&server, &body)["id"].as_str().unwrap().to_owned();
-    let text = format!("until [ -e {go} ]; do sleep 0.02; done; echo out; echo err >&2; exit 3");
+    let text = format!("until [ -e {go} ]; do sleep 0.05; done; echo out; echo err >&2; exit 3");
     let body = json!({ "command": ["sh", "-c", text] });
     let number =
         post(&server, &format!("/v1/sandboxes/{id}/execs"), &body).with(201).json()["number"].clone();
@@ -203,7 +203,7 @@ fn followers_of_a_command_of_a_session_share_a_thread_and_each_get_its_end() {
     let sessions = format!("/v1/sandboxes/{id}/sessions");
     post(&server, &sessions, &json!({ "name": "main" })).with(201);
     let go = env.path("work/go").display().to_string();
-    let command = format!("echo one; until [ -e {go} ]; do sleep 0.02; done; echo two; (exit 5)");
+    let command = format!("echo one; until [ -e {go} ]; do sleep 0.05; done; echo two; (exit 5)");
     let body = json!({ "command": command }).to_string();
     let begun = ask(&server, "POST", &format!("{sessions}/main/run?wait=0"), "", body.as_bytes());
     let path = format!("{sessions}/main/commands/{}/logs?follow=true", begun.with(202).json()["number"]);
