@@ -61,6 +61,9 @@ pub struct Stat {
 /// `PF_KTHREAD` of the field `flags`.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
+/// The pid of the parent of all other threads of the kernel.
+const KTHREADD: i32 = 2;
+
 impl Stat {
     /// Tells whether no thread of the process runs: its main thread is dead and no other thread lives.
     pub fn is_dead(&self) -> bool {
@@ -120,10 +123,24 @@ pub fn this() -> io::Result<Stat> {
     read_stat("/proc/self/stat")?.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Returns every process that /proc shows now.
+/// Returns every process that /proc shows now, without the children of kthreadd: the threads of the kernel are most of what there is.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
+    let pids: Vec<i32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // Read last: a pid that is one of these now can only have been that of a process that has ended since.
+    let of_kernel = kernel_threads();
+    pids.into_iter().filter(|pid| !of_kernel.contains(pid)).filter_map(stat).collect()
+}
+
+/// Returns the children of kthreadd; none in a pid namespace that does not have it.
+fn kernel_threads() -> BTreeSet<i32> {
+    if !stat(KTHREADD).is_some_and(|stat| stat.is_kernel_thread) {
+        return BTreeSet::new();
+    }
+    let children = read_proc_file(&format!("/proc/{KTHREADD}/task/{KTHREADD}/children")).unwrap_or_default();
+    let children = String::from_utf8_lossy(&children);
+    children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Returns the pids below `root` in this list, without `root` itself.
@@ -310,6 +327,18 @@ mod tests {
         assert_eq!(resolve(&[id], parent), [Some(id)]);
         assert_eq!(resolve(&[id], id.pid), [None]);
         assert!(!Handle::open(id).unwrap().unwrap().has_ended());
+    }
+
+    #[test]
+    fn all_are_listed_but_the_threads_of_the_kernel() {
+        let own = this().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let list = all();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(list.iter().any(|process| process.id == own.id));
+        assert!(list.iter().any(|process| i64::from(process.id.pid) == i64::from(child.id())));
+        assert!(list.iter().all(|process| process.id.pid == KTHREADD || !process.is_kernel_thread));
     }
 
     /// spec: 3.1
