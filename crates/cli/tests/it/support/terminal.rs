@@ -59,7 +59,8 @@ impl<'a> Terminal<'a> {
 
     /// Types a line.
     pub fn line(&self, text: &str) {
-        self.tmux(&["send-keys", "-l", text, ";", "send-keys", "Enter"]);
+        self.tmux(&["send-keys", "-l", text]);
+        self.press("Enter");
     }
 
     /// What is on the screen.
