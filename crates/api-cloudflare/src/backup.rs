@@ -163,7 +163,7 @@ async fn restore(
     }
     let (dir, looked) = (backup.dir.clone(), PathBuf::from(&backup.dir));
     if let Some(obstacle) = api.wait(move |_| Ok(find_obstacle(&looked))).await? {
-        return Err(backup.failed(&format!("{obstacle}: it cannot be replaced")));
+        return Err(backup.failed(&obstacle));
     }
     backup.carry_out(&api, &id, format!("{COMMON}{RESTORE}")).await?;
     Ok(success_answer(json!({ "dir": dir })))

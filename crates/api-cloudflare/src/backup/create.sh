@@ -2,7 +2,7 @@
 [ -L "$PENFOLD_BACKUP_ARCHIVE" ] || { [ -e "$PENFOLD_BACKUP_ARCHIVE" ] && [ ! -f "$PENFOLD_BACKUP_ARCHIVE" ]; } &&
     refuse "$PENFOLD_BACKUP_ARCHIVE is there, and no plain file"
 \builtin cd -P -- "$PENFOLD_BACKUP_DIR" || \builtin exit
-hold --shared
+hold_here --shared && hold_above || \builtin exit
 \builtin command mkdir -p -- "${PENFOLD_BACKUP_ARCHIVE%/*}/" || \builtin exit
 (\builtin set -C && \builtin : > "$PENFOLD_BACKUP_STAGE") || \builtin exit
 # The archive of before is no part of the new one.

@@ -4,18 +4,21 @@
 made=$PENFOLD_BACKUP_DIR
 [ -d "$made" ] && made=
 \builtin command mkdir -p -- "$PENFOLD_BACKUP_DIR" && \builtin cd -P -- "$PENFOLD_BACKUP_DIR" || \builtin exit
-hold --exclusive
 stage=./${PENFOLD_BACKUP_STAGE##*/}
 undo() {
     \builtin command rm -rf --one-file-system -- "$stage"
     [ -z "$made" ] || \builtin command rmdir -- "$made"
     \builtin exit 2
 }
+hold_here --exclusive || undo
+\builtin command mkdir -- "$stage" && \builtin exec {own}< "$stage" && \builtin command flock --nonblock "$own" || undo
+# Without the lock of the directory, two restores may have begun at once.
+hold_above && ! is_being_restored "$PWD" || undo
 # tar recognises all formats but lz4.
 words=()
 read -r -a begin < <(\builtin command od -A n -t x1 -N 4 -- "$PENFOLD_BACKUP_ARCHIVE" 2> /dev/null)
 [ "${begin[*]}" != "04 22 4d 18" ] || words=(--use-compress-program=lz4)
-\builtin command mkdir -- "$stage" && \builtin command mkdir -- "$stage"/{new,old} || undo
+\builtin command mkdir -- "$stage"/{new,old} || undo
 # The last line says whether the archive has its end, which tar itself does not ask for.
 ends=$(
     \builtin set -o pipefail

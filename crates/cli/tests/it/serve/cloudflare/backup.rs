@@ -201,8 +201,20 @@ fn restores_do_not_meet_in_one_directory_nor_in_one_below_another() {
     create(&api, &json!({})).ok();
     let all = tree(&dir);
     fs::create_dir(&beside).unwrap();
-    for (first, second) in [(&dir, &dir), (&dir, &below), (&below, &dir)] {
+    let meetings = [
+        (&dir, &dir, false),
+        (&dir, &below, false),
+        (&below, &dir, false),
+        (&dir, &dir, true),
+        (&below, &dir, true),
+    ];
+    for (first, second, is_locked) in meetings {
         let before = tree(&dir);
+        // Something else has the lock all the time.
+        let other = fs::File::open(&dir).unwrap();
+        if is_locked {
+            rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        }
         let once = api.path("first");
         replace_tar(&api, &format!("/bin/tar \"$@\"; [ -e {once} ] || {{ : > {once}; exec sleep 4819; }}"));
         std::thread::scope(|scope| {
@@ -225,8 +237,8 @@ fn restores_do_not_meet_in_one_directory_nor_in_one_below_another() {
     replace_tar(&api, "exec /bin/tar \"$@\"");
     fs::write(format!("{dir}/later"), "").unwrap();
     // A program that looks whether a directory is in use locks it for a moment.
-    let look = fs::File::open(api.path("")).unwrap();
-    rustix::fs::flock(&look, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let look = fs::File::open(&dir).unwrap();
+    rustix::fs::flock(&look, rustix::fs::FlockOperation::LockShared).unwrap();
     std::thread::scope(|scope| {
         let restoring = scope.spawn(|| restore(&api, &dir));
         wait_until("the restore waits for the lock", || !api.env.find("flock --timeout").is_empty());
