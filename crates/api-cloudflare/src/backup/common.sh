@@ -37,7 +37,8 @@ hold_above() {
         above=${above%/*}
         above=${above:-/}
         [ -r "$above" ] && \builtin exec {lock}< "$above" || continue
-        \builtin command flock --timeout 1 --shared "$lock" || ! is_being_restored "${above%/}" || return
+        # A restore that has just begun makes its mark in this time.
+        \builtin command flock --timeout 0.2 --shared "$lock" || ! is_being_restored "${above%/}" || return
     done
 }
 
