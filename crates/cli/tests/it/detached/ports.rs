@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use serde_json::{Value, json};
 
 use super::sandboxes::remove;
-use crate::support::{TestEnv, has_program, is_root, wait_until};
+use crate::support::{Process, TestEnv, has_program, is_root, wait_until};
 
 /// Listens on a port of this address that it tells, until it is ended.
 const LISTENER: &str = "
@@ -36,7 +36,7 @@ fn whoever_listens_is_named_sandboxes_first() {
         let told = || sandbox.call(&env, &["logs", "ID"]).out().trim().parse::<u64>().ok();
         wait_until("it listens", || told().is_some());
         let port = told().unwrap();
-        let pid = sandbox.members(&env).iter().map(|member| member.pid()).max().unwrap();
+        let pid = sandbox.members(&env).iter().map(Process::pid).max().unwrap();
         let found = row(&env, port);
         let [one] = found.as_slice() else { panic!("{found:?}") };
         let user = rustix::process::geteuid().as_raw();
