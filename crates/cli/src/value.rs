@@ -41,6 +41,12 @@ pub(crate) fn pid(given: &str) -> Result<Pid, Invalid> {
         .ok_or_else(|| Invalid::new(given, "is not a process number", "a number from 1 to 2147483647"))
 }
 
+/// Parses a TCP port.
+pub(crate) fn port(given: &str) -> Result<u16, Invalid> {
+    let port = number(given).ok().and_then(|number| u16::try_from(number).ok()).filter(|&port| port > 0);
+    port.ok_or_else(|| Invalid::new(given, "is not a port", "a number from 1 to 65535"))
+}
+
 /// Parses the identity of a process: its id, or id and start time as `PID@START`.
 pub(crate) fn process(given: &str) -> Result<(Pid, Option<u64>), Invalid> {
     let Some((number, start)) = given.split_once('@') else { return pid(given).map(|pid| (pid, None)) };

@@ -7,7 +7,7 @@ use penfold_process::{Listener, Listeners, Pid, Port, ProcFs};
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
-use crate::view::{SandboxView, list_members, select_sandboxes};
+use crate::view::{SandboxView, list_members, observe_sandbox, select_sandboxes};
 
 /// A member of a sandbox that listens on a port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -165,21 +165,36 @@ impl Look {
     }
 }
 
-/// Finds who holds a port that a sandbox cannot have.
+/// Finds who holds a port that a sandbox in the network of this process cannot have. Of nested sandboxes that is the innermost one.
 ///
 /// # Errors
 /// When /proc or the state root cannot be read.
 pub fn find_holder(resolver: &Resolver, wanting: &SandboxRef, port: u16) -> io::Result<Option<PortHolder>> {
-    // A port in a network namespace of its own is in nobody's way.
-    let intent = wanting.record.as_ref().and_then(|files| files.intent().ok());
-    if intent.is_some_and(|intent| intent.resources.iter().any(|planned| planned.netns_path().is_some())) {
-        return Ok(None);
-    }
     let living = select_sandboxes(resolver, false)?;
     let mut holders = list_holders(resolver, &living)?;
     holders.retain(|holder| {
         let is_other = holder.sandbox.as_deref() != Some(&wanting.id);
         holder.port.port == port && !holder.is_own_network && is_other
     });
-    Ok(holders.into_iter().next())
+    let Some(mut first) = holders.first().cloned() else { return Ok(None) };
+    // The inner one has started later.
+    let began = |holder: &PortHolder| {
+        let view = living.iter().find(|(known, _)| Some(&known.id) == holder.sandbox.as_ref());
+        view.and_then(|(_, view)| view.started_at_ms)
+    };
+    for holder in holders.into_iter().skip(1) {
+        if holder.pid == first.pid && holder.sandbox.is_some() && began(&holder) > began(&first) {
+            first = holder;
+        }
+    }
+    Ok(Some(first))
+}
+
+/// Tells whether a member of a sandbox is in the network namespace of this process.
+pub fn is_in_this_network(resolver: &Resolver, known: &SandboxRef) -> bool {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let Some(own) = namespace("self") else { return false };
+    let Some(view) = observe_sandbox(resolver, known) else { return false };
+    let members = list_members(resolver, known, &view, false).unwrap_or_default();
+    members.iter().any(|member| namespace(&member.id.pid.as_raw_pid().to_string()).as_ref() == Some(&own))
 }

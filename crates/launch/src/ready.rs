@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use penfold_control::ports::is_in_this_network;
 use penfold_control::{EndLimits, EndMethod, Resolver, SandboxRef, StopResult, SupervisorClient};
 use penfold_request::value::{Exact, signal_name};
 use penfold_state::log::{LogEntry, LogPosition, LogReader};
@@ -133,8 +134,14 @@ pub(crate) fn await_ready(
     }
     let last = last.lock().map(|last| last.clone()).unwrap_or_default();
     let mut failure = failure(id, wait, &reason, &last);
-    if let Some(holder) = taken::describe_holder(&wait.probe, &resolver, &known) {
-        failure = failure.because(holder);
+    let may_want_port = match reason {
+        NotReady::Ended(_) => last_output(&files)
+            .is_some_and(|output| taken::tells_of_a_port(&String::from_utf8_lossy(&output))),
+        NotReady::Late | NotReady::Never(_) => is_in_this_network(&resolver, &known),
+        NotReady::Signalled(_) => false,
+    };
+    if may_want_port && let Some(holder) = taken::describe_holder(&wait.probe, &resolver, &known) {
+        failure.sentence = format!("{}; {holder}", failure.sentence);
     }
     Err(end(failure, &resolver, &known, &files))
 }

@@ -51,18 +51,29 @@ fn find_nested(nested: &NestedNotes) -> Vec<NestedSandbox> {
     let Ok(mut proc) = ProcFs::open() else { return Vec::new() };
     let mut penfold_processes = Vec::new();
     let _ = proc.scan(|stat| penfold_processes.extend(Some(stat).filter(Stat::has_our_name)));
-    inside.iter().map(|inside| nested_sandbox(inside, &penfold_processes, &mut proc)).collect()
-}
-
-fn nested_sandbox(inside: &NestedRecord, penfold_processes: &[Stat], proc: &mut ProcFs) -> NestedSandbox {
     let mut has_number = |stat: &Stat, pid| {
         let status = proc.status(stat.pid).ok().flatten();
         stat.pid == pid || status.is_some_and(|status| status.namespace_pids.last() == Some(&pid))
     };
+    inside.iter().map(|one| nested_sandbox(one, &inside, &penfold_processes, &mut has_number)).collect()
+}
+
+/// `has_number` tells whether a process has this pid, here or in its own pid namespace.
+fn nested_sandbox(
+    inside: &NestedRecord,
+    all: &[NestedRecord],
+    penfold_processes: &[Stat],
+    has_number: &mut dyn FnMut(&Stat, Pid) -> bool,
+) -> NestedSandbox {
+    let mut is_supervisor = |stat: &Stat, of: &NestedRecord| {
+        of.supervisors.iter().any(|id| id.start == stat.start && has_number(stat, id.pid))
+    };
+    // Whatever another one has recorded is not of a foreground one that has started in the same moment.
     let mut is_recorded = |stat: &Stat| {
-        let mut recorded = inside.supervisors.iter().filter(|id| id.start == stat.start);
-        recorded.any(|id| has_number(stat, id.pid))
-            || (inside.supervisors.is_empty() && inside.since == Some(stat.start))
+        is_supervisor(stat, inside)
+            || (inside.supervisors.is_empty()
+                && inside.since == Some(stat.start)
+                && !all.iter().any(|other| is_supervisor(stat, other)))
     };
     let mut supervisors: Vec<Pid> =
         penfold_processes.iter().filter(|stat| is_recorded(stat)).map(|stat| stat.pid).collect();
@@ -91,5 +102,34 @@ fn merge_nested(sandboxes: &[NestedSandbox], ended: &mut Vec<EndedMember>) {
             ended.command = Some(sandbox.text.clone());
             !std::mem::replace(&mut named, true)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penfold_process::ProcessId;
+
+    use super::*;
+
+    /// spec: 21.2
+    #[test]
+    fn a_foreground_sandbox_that_has_ended_has_no_process_of_one_that_began_with_it() {
+        let own = ProcFs::open().unwrap().stat(rustix::process::getpid()).unwrap().unwrap();
+        let record = |id: &str, supervisors: Vec<ProcessId>| NestedRecord {
+            id: id.to_owned(),
+            name: None,
+            supervisors,
+            since: Some(own.start),
+        };
+        let (foreground, detached) = (record("0a", Vec::new()), record("0b", vec![own.id()]));
+        let all = [foreground, detached];
+        let found: Vec<usize> = all
+            .iter()
+            .map(|one| {
+                nested_sandbox(one, &all, std::slice::from_ref(&own), &mut |stat, pid| stat.pid == pid)
+            })
+            .map(|found| found.supervisors.len())
+            .collect();
+        assert_eq!(found, [0, 1]);
     }
 }

@@ -212,7 +212,7 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
         _ if args.quiet_exit.is_some() => code,
         _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => {
             if tests == Tests::All && !global.quiet {
-                output::message(report::WAYS_ON);
+                output::message(&report::ways_on(&ended.outcome.report));
             }
             crate::exit_codes::LEAKED
         }

@@ -11,7 +11,7 @@ use crate::sandboxes::find::{self, Among};
 use crate::text::remark::remark;
 use crate::text::table::{self, Narrow};
 use crate::text::{template, users};
-use crate::{exit_codes, output};
+use crate::{exit_codes, output, value};
 
 /// The verb `ports`.
 pub(crate) const VERB: Verb = Verb {
@@ -36,7 +36,7 @@ pub(crate) const VERB: Verb = Verb {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PortsArgs {
     /// Only this port.
-    #[arg(value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(value_name = "PORT", value_parser = value::port)]
     pub(crate) port: Option<u16>,
     /// Print the result as JSON.
     #[arg(long)]

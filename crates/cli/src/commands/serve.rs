@@ -132,11 +132,28 @@ fn positive(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "not a number from 1 to 1000000".to_owned())
 }
 
+/// The fewest descriptors with which a stream and the processes of a session have theirs.
+const LEAST_DESCRIPTORS: u64 = 48;
+
+/// Refuses to serve where every answer would only say that descriptors are missing.
+fn check_descriptors() -> Result<(), Failure> {
+    match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        Some(limit) if limit < LEAST_DESCRIPTORS => {
+            let sentence =
+                format!("cannot serve with {limit} open files: at least {LEAST_DESCRIPTORS} are needed");
+            Err(Failure::new(FailureKind::Other, sentence)
+                .hint("`ulimit -n 1024` before it, or `LimitNOFILE=` of its unit"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Serves until a signal.
 pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
     if let Some(code) = pid_one::fork_if_init()? {
         return Ok(code);
     }
+    check_descriptors()?;
     let tokens = global.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
     let has_terminal = penfold_server::has_terminal();
     // A signal that comes before the server handles it must not leave the socket behind.

@@ -112,14 +112,17 @@ impl LeakSearch {
                 return self.survey.unread.push(format!("cannot read `{}`: {error}", path.display()));
             }
         };
+        // A sandbox of the server's has many: none of them hides the others.
+        let mut leaks = Vec::new();
         for (name, _) in listed {
             let Some(name) = name.to_str().ok().filter(|name| names::is_held_name(name)) else { continue };
             let file = path.join(name);
             let Some(id) = free_name(&dir, name) else { continue };
             if !self.may_live(&id) && age(&file) >= YOUNG {
-                self.survey.leaks.push(leak(&id, Some(name.to_owned()), Thing::Name { path: file }));
+                leaks.push(leak(&id, Some(name.to_owned()), Thing::Name { path: file }));
             }
         }
+        self.survey.leaks.append(&mut leaks);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penfold_state::{ExitStatus, LeakedObject, LeakedProcess, Report};
-use penfold_teardown::Cause;
+use penfold_teardown::{Cause, Level};
 
 use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
@@ -35,8 +35,17 @@ const DAEMONS: [(&str, &str); 11] = [
 ];
 
 /// What helps against the exit code of leaks.
-pub(super) const WAYS_ON: &str = "hint: 123 is for what was left: end it in the tests, keep a daemon with `--spare NAME`, or name leaks \
-    only, with `--leaks warn`\n";
+pub(super) fn ways_on(report: &Report) -> String {
+    let spare = if may_spare(report.level) { ", keep a daemon with `--spare NAME`" } else { "" };
+    format!(
+        "hint: 123 is for what was left: end it in the tests{spare}, or name leaks only, with `--leaks warn`\n"
+    )
+}
+
+/// Whether a sandbox of this level can spare anything: all that is in a pid namespace ends with it.
+fn may_spare(level: Level) -> bool {
+    level != Level::Pidns
+}
 
 /// Returns what the tests have left. If the supervisor was killed, the report of the launcher has the strays only.
 pub(super) fn leaks(report: &Report) -> Vec<LeakedProcess> {
@@ -61,6 +70,9 @@ pub(super) fn text(report: &Report, leaks: &[LeakedProcess], appeared: &[String]
     for leak in leaks.iter().take(PRINTED) {
         for line in describe(leak) {
             lines::say(&mut text, &format!("  {line}"));
+        }
+        if let Some(rule) = rule_that_keeps(&leak.command).filter(|_| may_spare(report.level)) {
+            lines::say(&mut text, &format!("    if it stays on purpose: `--spare {rule}`"));
         }
     }
     if leaks.len() > PRINTED {
@@ -113,7 +125,6 @@ pub(super) fn describe(leak: &LeakedProcess) -> Vec<String> {
     }
     all.extend(leak.directory.as_ref().map(|directory| format!("  directory: {}", directory.display())));
     all.extend(parts(&files, ", ").map(|files| format!("  open files: {files}")));
-    all.extend(rule_that_keeps(&leak.command).map(|rule| format!("  a daemon: `--spare {rule}` keeps it")));
     all
 }
 
@@ -173,8 +184,13 @@ pub(super) mod tests {
         ] {
             assert_eq!(rule_that_keeps(command), rule, "{command}");
         }
-        let sccache = LeakedProcess { command: "sccache".to_owned(), ..leak() };
-        assert_eq!(describe(&sccache).last().unwrap(), "  a daemon: `--spare sccache` keeps it");
+        let sccache = [LeakedProcess { command: "sccache".to_owned(), ..leak() }];
+        let (mut report, words) = (report(), "    if it stays on purpose: `--spare sccache`\n");
+        assert!(text(&report, &sccache, &[]).ends_with(words));
+        assert!(ways_on(&report).contains("--spare"));
+        report.level = Level::Pidns;
+        assert!(!text(&report, &sccache, &[]).contains("--spare"));
+        assert!(!ways_on(&report).contains("--spare"));
     }
 
     #[test]

@@ -63,11 +63,13 @@ fn whoever_listens_is_named_sandboxes_first() {
         // The port that is taken names its holder.
         let probe = format!("port:{port}");
         let script = [LISTENER, "127.0.0.1", &port.to_string()].map(str::to_owned);
-        let mut start = vec!["run", "-d", "--rm", "--ready", &probe, "--", "python3", "-c"];
+        let mut start = vec!["run", "-d", "--ready", &probe, "--", "python3", "-c"];
         start.extend(script.iter().map(String::as_str));
         let said = env.call(start).with_code(125).err();
-        assert!(said.contains(&format!("port {port} is held by sandbox web (pid {pid}, ")), "{said}");
+        assert!(said.contains(&format!("; 127.0.0.1:{port} is held by sandbox web (pid {pid}, ")), "{said}");
         assert!(said.contains("`penfold stop web`"), "{said}");
+        let failed = env.listed_ids(&["-a"]).into_iter().find(|id| *id != sandbox.id).unwrap();
+        env.call(["rm", &failed]).with_code(0);
         remove(&env, &sandbox);
         assert_eq!(row(&env, port), Vec::<Value>::new());
         let none = env.call(["ports", &port.to_string()]).with_code(0);

@@ -151,7 +151,7 @@ fn port_that_another_process_holds_does_not_count() {
             &done,
             &format!("was not ready within 600ms, and was ended: `{probe}`: no process"),
         );
-        let holder = format!("is held outside of all sandboxes, by pid {} of user", std::process::id());
+        let holder = format!("is held by pid {} of user", std::process::id());
         assert!(done.err().contains(&holder), "{}", done.err());
         assert!(none_lives(&members), "{level:?}");
     }

@@ -400,6 +400,18 @@ fn many_commands_with_few_descriptors_get_no_wrong_answer() {
     env.assert_nothing_left();
 }
 
+/// spec: 15.15
+#[test]
+fn a_server_that_could_have_too_few_descriptors_does_not_start() {
+    let env = TestEnv::new();
+    let mut command = env.command("sh");
+    command.args(["-c", "ulimit -n 47; exec \"$@\"", "sh"]).arg(crate::support::penfold());
+    command.arg("--root").arg(env.root()).args(["serve", "--listen", "unix:serve.sock"]);
+    let done = crate::support::Running::start(&mut command).finish();
+    done.refused(1, "cannot serve with 47 open files: at least 48 are needed");
+    env.assert_nothing_left();
+}
+
 #[test]
 fn a_server_without_descriptors_refuses_clearly_and_recovers() {
     let env = TestEnv::new();
