@@ -25,11 +25,11 @@ impl Handle {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Waits until the process is a `sleep`.
+    /// Waits until the process is a `sleep`. It has the name before it has the command line.
     pub fn sleeps(self) -> Handle {
-        let path = format!("/proc/{}/comm", self.pid());
+        let path = format!("/proc/{}/cmdline", self.pid());
         wait_until("the member is what it becomes", || {
-            std::fs::read_to_string(&path).is_ok_and(|name| name == "sleep\n")
+            std::fs::read_to_string(&path).is_ok_and(|command| command.starts_with("sleep\0"))
         });
         self
     }
