@@ -2,6 +2,7 @@
 //! its end is complete; the next server tells so, and everything that it lists can be ended, with nothing left.
 
 mod cases;
+mod rpc_terminal;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::cloudflare::{Api, alive};
 use super::native;
+use super::websocket::{Frame, WebSocket};
 use super::{Server, Stream};
 use crate::state::crash::can_crash;
 use crate::support::{Process, wait_until};
@@ -164,4 +166,17 @@ impl Scene {
         assert!(!said.contains("panicked"), "{said}");
         env.assert_nothing_left();
     }
+}
+
+/// Sends messages over a socket, and waits for the end of the server.
+fn over_socket(scene: &mut Scene, path: &str, messages: &[Value]) {
+    let answer = scene.crash(|scene| {
+        let mut socket = WebSocket::open(scene.server(), path);
+        for message in messages {
+            socket.json(message);
+        }
+        while socket.receive() != Frame::Gone {}
+        std::io::empty()
+    });
+    assert!(answer.is_empty());
 }

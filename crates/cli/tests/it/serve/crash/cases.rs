@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Case, Scene};
+use super::{Case, Scene, over_socket, rpc_terminal};
 use crate::serve::cloudflare::{alive, output, pid_in};
 use crate::serve::native::{self, Events};
 use crate::serve::websocket::{Frame, WebSocket};
@@ -38,8 +38,8 @@ pub(super) const CASES: &[Case] = &[
     case("serve-process-started", "", a_process_was_started),
     case("serve-process-started", "socket", a_process_was_started_over_a_socket),
     case("serve-terminal-started", "", a_terminal_was_started),
-    case("serve-rpc-terminal-started", "", a_terminal_over_rpc_was_started),
-    case("serve-rpc-terminal-started", "removed", a_terminal_over_rpc_was_started_and_removed),
+    case("serve-rpc-terminal-started", "", rpc_terminal::was_started),
+    case("serve-rpc-terminal-started", "removed", rpc_terminal::was_started_and_removed),
     case("serve-input-written", "", an_input_was_written_once),
     case("serve-tool-started", "", an_archive_is_completed),
     case("serve-kill-wanted", "", a_process_goes_on),
@@ -496,19 +496,6 @@ fn a_drain_ends_nothing(scene: &mut Scene) {
     assert_eq!(scene.api.out("s", "echo $B"), "2\n");
 }
 
-/// Sends messages over a socket, and waits for the end of the server.
-fn over_socket(scene: &mut Scene, path: &str, messages: &[Value]) {
-    let answer = scene.crash(|scene| {
-        let mut socket = WebSocket::open(scene.server(), path);
-        for message in messages {
-            socket.json(message);
-        }
-        while socket.receive() != Frame::Gone {}
-        std::io::empty()
-    });
-    assert!(answer.is_empty());
-}
-
 fn a_process_was_started_over_a_socket(scene: &mut Scene) {
     let body = json!({ "command": TREE, "sessionId": "s", "processId": "q" });
     let path = "/api/process/start";
@@ -548,56 +535,6 @@ fn a_terminal_was_started(scene: &mut Scene) {
         }
     }
     assert_eq!(running(), before, "the terminal that was started is used");
-}
-
-/// The messages of a client from 0.13 on that calls this method.
-fn rpc_call(method: &[&str], arguments: &Value) -> [Value; 3] {
-    let activation = json!(["push", ["pipeline", 0, ["utils", "activateControlSession"], ["x"]]]);
-    [activation, json!(["push", ["pipeline", 0, method, arguments]]), json!(["pull", 2])]
-}
-
-/// The terminals of clients from 0.13 on.
-fn terminals(scene: &Scene) -> Vec<Value> {
-    let mut socket = WebSocket::open(scene.server(), "/rpc");
-    for message in &rpc_call(&["terminals", "list"], &json!([])) {
-        socket.json(message);
-    }
-    let answer = socket.value();
-    assert_eq!((&answer[0], &answer[1]), (&json!("resolve"), &json!(2)), "{answer}");
-    // An array is in an array.
-    answer[2][0].as_array().unwrap().clone()
-}
-
-/// Starts a terminal whose client gets no answer; the next server has it. Returns the pids of its tree.
-fn start_terminal_over_rpc(scene: &mut Scene) -> [i32; 2] {
-    let (up, daemon) = (scene.path_of("up"), scene.path_of("daemon"));
-    let script = format!("setsid sleep 1000 & echo $! > {daemon}; echo $$ > {up}; exec sleep 1000");
-    let words = json!([["sh", "-c", script]]);
-    over_socket(scene, "/rpc", &rpc_call(&["terminals", "create"], &json!([{ "command": words }])));
-    let tree = [pid_in(&up), pid_in(&daemon)];
-    assert!(tree.into_iter().all(alive));
-    let listed = terminals(scene);
-    let seen: Vec<_> = listed.iter().map(|one| (&one["status"], &one["pid"])).collect();
-    assert_eq!(seen, [(&json!("running"), &json!(tree[0]))], "{listed:?}");
-    tree
-}
-
-/// The terminal goes on, and ends with its session.
-fn a_terminal_over_rpc_was_started(scene: &mut Scene) {
-    let tree = start_terminal_over_rpc(scene);
-    scene.api.post("/api/session/delete", &json!({ "sessionId": "default" })).ok();
-    assert!(!tree.into_iter().any(alive));
-    assert_eq!(terminals(scene), Vec::<Value>::new());
-}
-
-/// The same by the command line.
-fn a_terminal_over_rpc_was_started_and_removed(scene: &mut Scene) {
-    let tree = start_terminal_over_rpc(scene);
-    let listed = scene.native("/v1/sandboxes?label=penfold.session=default");
-    let id = listed["sandboxes"][0]["id"].as_str().unwrap();
-    scene.api.env.call(["rm", "-f", id]).with_code(0);
-    assert!(!tree.into_iter().any(alive));
-    assert_eq!(terminals(scene), Vec::<Value>::new());
 }
 
 /// What a client wrote is there once, and the next client goes on.
