@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use penfold_control::ports::ports_of;
 use penfold_control::{Resolver, SandboxRef, SandboxView};
+use penfold_process::Listeners;
 use penfold_state::log::{LogEntry, LogPosition, LogReader};
 use penfold_state::state::Status;
 use penfold_state::survivors::LivingSurvivor;
@@ -128,9 +128,11 @@ fn page(
     if let Some(used) = used {
         line("used", &used);
     }
-    let ports = ports_of(resolver, known, seen).unwrap_or_default();
+    let style = Style { pids: true, full: false };
+    let members = find::members(resolver, known, seen, style.full)?;
+    let ports = Listeners::default().of(&members.iter().map(|member| member.id.pid).collect::<Vec<_>>());
     if !ports.is_empty() {
-        line("listens", &numbers(&ports.iter().map(|member| member.port).collect::<Vec<_>>()));
+        line("listens", &numbers(&ports));
     }
     if let Some(level) = seen.level {
         let place = seen.leaf.as_ref().map_or_else(String::new, |leaf| format!("  {}", leaf.display()));
@@ -146,8 +148,6 @@ fn page(
     if survivors.iter().any(LivingSurvivor::is_refused) {
         line("try", &reap_as_root(survivors.iter().map(|alive| (alive.pid().as_raw_pid(), alive.id()))));
     }
-    let style = Style { pids: true, full: false };
-    let members = find::members(resolver, known, seen, style.full)?;
     if !members.is_empty() {
         text.push_str("processes\n");
         text.extend(process_tree::draw(seen, &members, style).lines().map(|line| format!("  {line}\n")));
