@@ -60,7 +60,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
-use penfold_server::{AppState, Dialect, Refusal, or_no_descriptors};
+use penfold_server::{AppState, Dialect, Refusal, TokenPlace, or_no_descriptors};
 use serde_json::json;
 
 use self::api::{Api, ApiState};
@@ -70,7 +70,8 @@ use self::error::{ApiError, Code};
 pub const DIALECT: Dialect = Dialect {
     name: "cloudflare",
     owns: |_| true,
-    takes_bearer: false,
+    claims: None,
+    token_place: TokenPlace::Nowhere,
     reads: only_reads,
     ends: does_end,
     refusal: refuse,

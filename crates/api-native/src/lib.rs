@@ -36,7 +36,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json, Router};
 use events::EventFeeds;
 use log_answer::LogFeeds;
-use penfold_server::{AppState, Dialect, Refusal};
+use penfold_server::{AppState, Dialect, Refusal, TokenPlace};
 use problem::{Kind, PROBLEM_JSON, Problem};
 use routes::{Routes, into_router};
 use serde_json::json;
@@ -45,7 +45,8 @@ use serde_json::json;
 pub const DIALECT: Dialect = Dialect {
     name: "native",
     owns: is_own,
-    takes_bearer: true,
+    claims: None,
+    token_place: TokenPlace::Bearer,
     reads: only_reads,
     ends: does_end,
     refusal: refuse,

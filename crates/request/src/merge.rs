@@ -88,8 +88,9 @@ fn network_over(over: Network, base: Network) -> Network {
 }
 
 fn jail_over(over: Jail, base: Jail) -> Jail {
-    let Jail { rootfs, network, seccomp } = over;
+    let Jail { rootfs, user, network, seccomp } = over;
     Jail {
+        user: user.or(base.user),
         rootfs: rootfs.or(base.rootfs),
         network: network.or(base.network),
         seccomp: seccomp.or(base.seccomp),

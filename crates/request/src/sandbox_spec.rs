@@ -205,6 +205,8 @@ impl From<Profile> for penfold_state::Profile {
 pub struct Jail {
     /// The root directory; default: that of the host.
     pub rootfs: Option<String>,
+    /// The user.
+    pub user: Option<String>,
     /// The network; default: `new` if the sandbox has a network namespace, else `none`.
     pub network: Option<JailNetwork>,
     /// Whether a filter denies the system calls that a jail does not need; default: true.

@@ -7,6 +7,7 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 
 use crate::caller::Peer;
+use crate::dialect::TokenPlace;
 use crate::refusal::Refusal;
 use crate::tokens::{Token, Tokens};
 
@@ -22,7 +23,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Decides whether a request is served, and removes the token from its headers. Returns the token. `by_path` is what
-/// [`take_from_path`] took; `takes_bearer` is that of the path's dialect.
+/// [`take_from_path`] took; `place` is that of the path's dialect.
 ///
 /// # Errors
 /// 401 without a valid token, 403 for a request from a web page of another site, or from any without a token.
@@ -31,24 +32,25 @@ pub(crate) fn authorize_request<'a>(
     peer: Peer,
     by_path: Option<&str>,
     parts: &mut Parts,
-    takes_bearer: bool,
+    place: &TokenPlace,
 ) -> Result<Option<&'a Token>, Refusal> {
     let by_header = parts.headers.remove(HEADER);
-    let by_bearer = if takes_bearer { parts.headers.remove(header::AUTHORIZATION) } else { None };
-    let bearer = by_bearer.as_ref().and_then(|value| bearer(value.as_bytes()));
-    let given = by_path.map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(bearer);
+    let by_place = match place {
+        TokenPlace::Bearer => parts.headers.remove(header::AUTHORIZATION),
+        TokenPlace::Header(name) => parts.headers.remove(name),
+        TokenPlace::Nowhere => None,
+    };
+    let placed = by_place.as_ref().map(HeaderValue::as_bytes);
+    let placed = if matches!(place, TokenPlace::Bearer) { placed.and_then(bearer) } else { placed };
+    let given = by_path.map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(placed);
     let token = match given {
         // A token that is wrong is refused even where none is needed: the caller believes that it counts.
         Some(given) if !tokens.is_empty() => Some(tokens.find(given).ok_or_else(unauthorized)?),
         _ => None,
     };
     let is_open = OPEN.contains(&parts.uri.path());
-    if !is_open && parts.headers.get(FETCH_SITE).is_some_and(|site| site.as_bytes() == b"cross-site") {
-        return Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "forbidden",
-            "this is a request of another site's page",
-        ));
+    if !is_open {
+        refuse_other_sites(parts)?;
     }
     match peer {
         Peer::Tcp(_) if token.is_none() && !tokens.is_empty() && !is_open => return Err(unauthorized()),
@@ -56,6 +58,15 @@ pub(crate) fn authorize_request<'a>(
         _ => {}
     }
     Ok(token)
+}
+
+/// Refuses what the page of another site sends.
+fn refuse_other_sites(parts: &Parts) -> Result<(), Refusal> {
+    if parts.headers.get(FETCH_SITE).is_none_or(|site| site.as_bytes() != b"cross-site") {
+        return Ok(());
+    }
+    let sentence = "this is a request of another site's page";
+    Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", sentence))
 }
 
 /// What a caller without a valid token is told.
@@ -84,7 +95,10 @@ pub(crate) fn take_from_path(uri: &mut Uri) -> Option<String> {
 
 /// Without a token, any web page that this user visits could send requests to a loopback port: with its own origin, or with
 /// a name that it points at the loopback address.
-fn refuse_web_pages(parts: &Parts) -> Result<(), Refusal> {
+///
+/// # Errors
+/// For a request with an origin, or to such a name.
+pub fn refuse_web_pages(parts: &Parts) -> Result<(), Refusal> {
     let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(parts.uri.host());
     let is_local = host.is_none_or(|host| {
         let name = host

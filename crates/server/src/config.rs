@@ -1,8 +1,11 @@
 //! The settings of the server.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use penfold_request::SandboxSpec;
 
 use crate::limits::Limits;
 use crate::tokens::Tokens;
@@ -24,6 +27,8 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// Whether this process had a controlling terminal when it began: a SIGHUP that comes with its end ends the server.
     pub has_terminal: bool,
+    /// Requests by name, for dialects whose clients name what a new sandbox is made of.
+    pub templates: BTreeMap<String, SandboxSpec>,
     /// What a caller can use at most.
     pub limits: Limits,
     /// The time that requests have to finish once the server is asked to end.
@@ -42,6 +47,7 @@ impl Config {
             tokens: Tokens::default(),
             token_file: None,
             has_terminal: false,
+            templates: BTreeMap::new(),
             limits: Limits::default(),
             drain: Duration::ZERO,
         }

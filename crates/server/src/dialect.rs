@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 
 use crate::app::AppState;
@@ -13,14 +14,17 @@ use crate::health;
 use crate::refusal::Refusal;
 
 /// An API that the server serves.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Dialect {
     /// The name, as the metrics have it.
     pub name: &'static str,
     /// Tells whether a path belongs to the dialect. The first dialect of the list that owns a path has it.
     pub owns: fn(&str) -> bool,
-    /// Whether `Authorization: Bearer` has the token of the server; other dialects leave that header to their routes.
-    pub takes_bearer: bool,
+    /// For a dialect that owns no path: tells whether a request belongs to it, whatever its path is. Such a request goes to the routes of this dialect only, and
+    /// needs no token of the server: the routes decide who is served.
+    pub claims: Option<fn(&Parts) -> bool>,
+    /// Where clients put the token of the server, besides `X-Penfold-Token`.
+    pub token_place: TokenPlace,
     /// Tells whether a request changes nothing: a token that is read-only is good for it.
     pub reads: fn(&Method, &str) -> bool,
     /// Tells whether a request ends something: it has room of its own when the server has as many connections as it can have.
@@ -33,11 +37,23 @@ pub struct Dialect {
     pub is_served: bool,
 }
 
+/// The place of the server's token in a request.
+#[derive(Debug, Clone)]
+pub enum TokenPlace {
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// A header of its own.
+    Header(HeaderName),
+    /// None: every header is for the routes.
+    Nowhere,
+}
+
 /// The form of paths that no dialect owns.
 const PLAIN: Dialect = Dialect {
     name: "none",
     owns: |_| true,
-    takes_bearer: false,
+    claims: None,
+    token_place: TokenPlace::Nowhere,
     reads: |method, _| method.is_safe(),
     ends: |_, _| false,
     refusal: |refusal| (refusal.status, format!("{}\n", refusal.sentence)).into_response(),
@@ -63,17 +79,39 @@ impl Dialects {
         Dialects(all.into())
     }
 
+    /// Returns the dialect of a request, and whether the dialect claims it.
+    pub(crate) fn of(&self, parts: &Parts) -> (&Dialect, bool) {
+        match self.claiming().find(|dialect| dialect.claims.is_some_and(|claims| claims(parts))) {
+            Some(dialect) => (dialect, true),
+            None => (self.of_path(parts.uri.path()), false),
+        }
+    }
+
     /// Returns the dialect of a path.
-    pub(crate) fn of(&self, path: &str) -> &Dialect {
+    fn of_path(&self, path: &str) -> &Dialect {
         self.0.iter().find(|dialect| (dialect.owns)(path)).unwrap_or(&PLAIN)
     }
 
-    /// Returns the routes for monitors, and those of all dialects that are served.
+    /// The dialects that claim requests, if they are served.
+    fn claiming(&self) -> impl Iterator<Item = &Dialect> {
+        self.0.iter().filter(|dialect| dialect.is_served && dialect.claims.is_some())
+    }
+
+    /// Returns the routes for monitors, and those of all dialects that are served and own paths.
     pub(crate) fn router(&self, app: &AppState) -> Router {
-        let served = self.0.iter().filter(|dialect| dialect.is_served);
+        let served = self.0.iter().filter(|dialect| dialect.is_served && dialect.claims.is_none());
         let all = served.map(|dialect| (dialect.routes)(AppState::clone(app)));
         let routes = all.fold(health::health_router(AppState::clone(app)), Router::merge);
         routes.layer(DefaultBodyLimit::max(app.config.limits.body))
+    }
+
+    /// Returns the routes of each dialect that claims requests, by its name.
+    pub(crate) fn claiming_routers(&self, app: &AppState) -> Vec<(&'static str, Router)> {
+        let routes = |dialect: &Dialect| {
+            let routes = (dialect.routes)(AppState::clone(app));
+            (dialect.name, routes.layer(DefaultBodyLimit::max(app.config.limits.body)))
+        };
+        self.claiming().map(routes).collect()
     }
 }
 
@@ -88,7 +126,7 @@ mod tests {
         let own = Dialect { name: "own", owns: |path| path.starts_with("/own"), ..PLAIN };
         let rest = Dialect { name: "rest", owns: |path| path != "/nobody", ..PLAIN };
         let dialects = Dialects::new(vec![own, rest]);
-        assert_eq!(["/own/x", "/x", "/nobody"].map(|path| dialects.of(path).name), ["own", "rest", "none"]);
+        assert_eq!(["/own/x", "/x", "/nobody"].map(|path| dialects.of_path(path).name), ["own", "rest", "none"]);
     }
 
     #[test]

@@ -61,13 +61,17 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
     let declared = body.size_hint().lower();
     let length = parts.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let token = auth::take_from_path(&mut parts.uri);
-    let dialect = dialects.of(parts.uri.path());
+    let (dialect, is_claimed) = dialects.of(&parts);
     let limits = tenants.whole().app.config.limits;
     let admitted =
         one_length(has_two_lengths).and_then(|()| check(&parts, length, limits.head)).and_then(|()| {
+            if is_claimed {
+                has_room(dialect, room, &parts)?;
+                return Ok(tenants.whole().clone());
+            }
             tenants.admit(|tokens| {
-                let bearer = dialect.takes_bearer;
-                let token = auth::authorize_request(tokens, peer, token.as_deref(), &mut parts, bearer)?;
+                let place = &dialect.token_place;
+                let token = auth::authorize_request(tokens, peer, token.as_deref(), &mut parts, place)?;
                 may_change(dialect, token, &parts)?;
                 has_room(dialect, room, &parts)?;
                 Ok(token)
@@ -79,6 +83,7 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
     let mut response = match admitted {
         Ok(served) => {
             parts.extensions.insert(RequestId(id.clone()));
+            parts.extensions.insert(peer);
             let body = Body::new(TimedBody::new(body, limits.body_times()));
             answer(dialect, served, Request::from_parts(parts, body)).await
         }
@@ -110,7 +115,8 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
 
 /// Answers a request that was admitted.
 async fn answer(dialect: &Dialect, served: Served, request: Request<Body>) -> Response {
-    let Served { mut router, app } = served;
+    let app = AppState::clone(&served.app);
+    let mut router = served.router_of(dialect);
     penfold_sys::crash_point!("serve-admitted");
     // A router is always ready, and cannot fail. A handler whose caller is revoked is dropped, as if the caller went away.
     let answered = tokio::select! {

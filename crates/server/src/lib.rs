@@ -61,11 +61,12 @@ mod tokens;
 
 pub use address::{Address, InvalidAddress};
 pub use app::{App, AppState};
+pub use auth::refuse_web_pages;
 pub use caller::{Peer, RequestId};
 pub use config::Config;
 pub use deleted::Deleted;
 pub use descriptors::{has_descriptors, or_no_descriptors};
-pub use dialect::Dialect;
+pub use dialect::{Dialect, TokenPlace};
 pub use drain::Drain;
 pub use engine::{Engine, EngineError, NewSandbox, is_settable};
 pub use error::ServeError;

@@ -8,7 +8,7 @@ use axum::Router;
 use penfold_api::SHORTEST_TOKEN;
 
 use crate::app::AppState;
-use crate::dialect::Dialects;
+use crate::dialect::{Dialect, Dialects};
 use crate::refusal::Refusal;
 use crate::tokens::{Tenant, Token, Tokens};
 
@@ -36,12 +36,26 @@ struct Known {
 pub(crate) struct Served {
     pub(crate) app: AppState,
     pub(crate) router: Router,
+    /// The routes of the dialects that claim requests, by name. A tenant has none: whose caller it is, those routes find out.
+    pub(crate) claiming: Vec<(&'static str, Router)>,
+}
+
+impl Served {
+    /// Returns the routes of a dialect.
+    pub(crate) fn router_of(self, dialect: &Dialect) -> Router {
+        let own = self.claiming.into_iter().find(|(name, _)| *name == dialect.name);
+        own.map_or(self.router, |(_, router)| router)
+    }
 }
 
 impl Tenants {
     pub(crate) fn new(app: &AppState, dialects: &Dialects) -> Tenants {
         let known = Known { tokens: Arc::new(app.config.tokens.clone()), served: HashMap::new() };
-        let whole = Served { app: AppState::clone(app), router: dialects.router(app) };
+        let whole = Served {
+            app: AppState::clone(app),
+            router: dialects.router(app),
+            claiming: dialects.claiming_routers(app),
+        };
         Tenants(Arc::new(Parts { whole, dialects: dialects.clone(), known: Mutex::new(known) }))
     }
 
@@ -68,7 +82,7 @@ impl Tenants {
                 app.drain.begin();
             }
             let router = self.0.dialects.router(&app);
-            (Arc::clone(tenant), Served { app, router })
+            (Arc::clone(tenant), Served { app, router, claiming: Vec::new() })
         });
         Ok(served.clone())
     }

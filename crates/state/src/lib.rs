@@ -50,6 +50,7 @@ pub mod recovery;
 mod requester;
 mod scope_dir;
 mod scratch;
+pub mod secret;
 mod spare_plan;
 pub mod spared;
 mod spec;

@@ -1,0 +1,138 @@
+//! A sandbox as the data plane reaches it, and who may reach it.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use penfold_server::records::open_record;
+use penfold_server::{Peer, refuse_web_pages};
+use penfold_state::evidence::fingerprints::is_frozen;
+use penfold_state::{Files, Id, error_chain};
+
+use crate::access;
+use crate::address::{Address, GUEST_PORT};
+use crate::api::{Api, ApiState};
+use crate::error::ApiError;
+use crate::templates::{SECURE, TEMPLATE, User};
+use crate::{process, refuse};
+
+/// The header with the access token of a sandbox.
+const ACCESS: &str = "x-access-token";
+/// The path that needs no access token: it says nothing but that the sandbox runs.
+const HEALTH: &str = "/health";
+/// The path whose routes check a signature in the place of a token.
+pub(crate) const FILES: &str = "/files";
+
+/// A sandbox that runs, as the data plane reaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct Guest {
+    /// The record.
+    pub(crate) files: Files,
+    /// The user as whom commands run.
+    pub(crate) user: User,
+    /// The access token, unless the sandbox needs none.
+    pub(crate) token: Option<String>,
+    /// Whether the request has the token, or needs none.
+    pub(crate) is_admitted: bool,
+}
+
+/// The routes of the data plane.
+pub(crate) fn routes(api: ApiState) -> Router {
+    Router::new()
+        .route(HEALTH, get(async || StatusCode::NO_CONTENT))
+        .merge(process::routes())
+        .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
+        .layer(middleware::from_fn_with_state(ApiState::clone(&api), admit))
+        .with_state(api)
+}
+
+/// Finds the sandbox of a request, checks the access token, and passes the request on to the data plane or to a port.
+async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Response {
+    let Some(address) = Address::of(request.headers()) else {
+        return ApiError::bad("the request names no sandbox").into_response();
+    };
+    let (mut parts, body) = request.into_parts();
+    let token = parts.headers.get(ACCESS).and_then(|token| token.to_str().ok()).map(str::to_owned);
+    let id = address.id.clone();
+    let found = api.call(move |api| find(api, &id, token.as_deref())).await;
+    let guest = match found {
+        Ok(Some(guest)) => guest,
+        Ok(None) => return gone(&address),
+        Err(error) => return error.into_response(),
+    };
+    // A web page knows no id; without a token, its visitor's server is not to be found out.
+    let is_tcp = matches!(parts.extensions.get::<Peer>(), Some(Peer::Tcp(_)));
+    if is_tcp && guest.token.is_none() && let Err(refusal) = refuse_web_pages(&parts) {
+        return refuse(&refusal);
+    }
+    if address.port != GUEST_PORT {
+        return ApiError::unsupported("ports of sandboxes are not reached yet").into_response();
+    }
+    let needs_no_token = parts.uri.path() == HEALTH && parts.method == Method::GET || parts.uri.path() == FILES;
+    if !guest.is_admitted && !needs_no_token {
+        return ApiError::new(StatusCode::UNAUTHORIZED, "the access token of the sandbox is needed").into_response();
+    }
+    parts.extensions.insert(guest);
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Finds a sandbox that runs by its whole id.
+fn find(api: &Api, id: &str, token: Option<&str>) -> Result<Option<Guest>, ApiError> {
+    if !Id::is_short(id) {
+        return Ok(None);
+    }
+    let record = open_record(api.app.engine.scope(), id).map_err(|error| ApiError::internal(&error))?;
+    let Some(files) = record.filter(|files| !files.has_ended() && files.lock().may_be_held()) else { return Ok(None) };
+    let Ok(intent) = files.intent() else { return Ok(None) };
+    if !intent.labels.contains_key(TEMPLATE) || intent.leaf.as_deref().is_some_and(is_frozen) {
+        return Ok(None);
+    }
+    let is_secure = intent.labels.contains_key(SECURE);
+    let expected = is_secure.then(|| api.secret().map(|secret| access::access_token(&secret, id))).transpose();
+    let expected = expected.map_err(|error| ApiError::internal(&error))?;
+    let is_admitted =
+        expected.as_deref().is_none_or(|expected| token.is_some_and(|token| access::is_same(token, expected)));
+    Ok(Some(Guest { files, user: User::of(&intent.labels), token: expected, is_admitted }))
+}
+
+/// What the proxy of the reference says of a sandbox that does not run.
+fn gone(address: &Address) -> Response {
+    let body = serde_json::json!({
+        "sandboxId": address.id, "message": "The sandbox was not found", "code": StatusCode::BAD_GATEWAY.as_u16(),
+    });
+    (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
+}
+
+/// The name of the Unix user that a request asks for, from `Authorization: Basic`.
+///
+/// # Errors
+/// When it is another one than the sandbox has.
+pub(crate) fn check_user(guest: &Guest, headers: &HeaderMap) -> Result<(), String> {
+    use base64::Engine as _;
+    let Some(given) = headers.get(axum::http::header::AUTHORIZATION) else { return Ok(()) };
+    let name = given.to_str().ok().and_then(|text| text.strip_prefix("Basic ")).and_then(|text| {
+        let decoded = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+        String::from_utf8(decoded).ok()?.split_once(':').map(|(name, _)| name.to_owned())
+    });
+    let name = name.ok_or("`Authorization` is not `Basic base64(user:)`")?;
+    check_user_name(guest, &name)
+}
+
+/// Checks the name of a Unix user. The empty name is the user of the sandbox.
+///
+/// # Errors
+/// When it is another one than the sandbox has.
+pub(crate) fn check_user_name(guest: &Guest, name: &str) -> Result<(), String> {
+    if name.is_empty() || name == guest.user.name {
+        return Ok(());
+    }
+    let own = &guest.user.name;
+    Err(format!("invalid username: '{name}'; everything in this sandbox runs as `{own}`, and there is no other user to become"))
+}
+
+/// Logs a failure of which the client learns elsewhere.
+pub(crate) fn warn(guest: &Guest, what: &str, error: &dyn std::error::Error) {
+    tracing::warn!(sandbox = guest.files.name(), error = error_chain(error), "{what}");
+}

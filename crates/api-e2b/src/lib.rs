@@ -1,0 +1,72 @@
+//! The E2B API, as two [`Dialect`]s of the server: the control plane at its paths, and the data plane for every request that names a
+//! sandbox. Behind both are sandboxes of penfold, so an end is answered once everything was observed gone.
+//!
+//! - `control` — the control plane: create, list, look, end, lease, pause.
+//! - `address` — which sandbox and port a request names; `access` — access tokens of sandboxes, and signatures of file URLs.
+//! - `guest` — a sandbox as the data plane reaches it.
+//! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
+//! - `process` — commands: recorded execs of the sandbox.
+//! - `templates` — what a new sandbox is made of.
+//!
+//! Differences from the reference are listed in docs/e2b.md. Invariants: a server that is killed loses nothing that a client was
+//! told; nothing of a sandbox is kept in memory only.
+
+mod access;
+mod address;
+mod api;
+mod connect;
+mod control;
+mod error;
+mod guest;
+mod process;
+mod templates;
+
+use axum::Router;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, Method};
+use axum::response::{IntoResponse as _, Response};
+use penfold_server::{AppState, Dialect, Refusal, TokenPlace};
+
+use self::api::Api;
+use self::error::ApiError;
+
+pub use self::templates::check_template;
+
+/// The control plane.
+pub const CONTROL: Dialect = Dialect {
+    name: "e2b",
+    owns: control::owns,
+    claims: None,
+    token_place: TokenPlace::Header(HeaderName::from_static("x-api-key")),
+    reads: |method, _| method.is_safe(),
+    ends: |method, path| *method == Method::DELETE && path.starts_with("/sandboxes/"),
+    refusal: refuse,
+    routes: |app| control::routes(Api::new(app)),
+    is_served: true,
+};
+
+/// The data plane: the requests that name a sandbox.
+pub const GUEST: Dialect = Dialect {
+    name: "e2b-guest",
+    owns: |_| false,
+    claims: Some(names_sandbox),
+    token_place: TokenPlace::Nowhere,
+    reads: |method, _| method.is_safe(),
+    ends: |_, path| path == process::SEND_SIGNAL,
+    refusal: refuse,
+    routes: guest_routes,
+    is_served: true,
+};
+
+fn names_sandbox(parts: &Parts) -> bool {
+    address::Address::of(&parts.headers).is_some()
+}
+
+fn guest_routes(app: AppState) -> Router {
+    guest::routes(Api::new(app))
+}
+
+/// Answers a request that reaches no route.
+fn refuse(refusal: &Refusal) -> Response {
+    ApiError::new(refusal.status, refusal.sentence).into_response()
+}
