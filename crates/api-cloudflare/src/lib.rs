@@ -42,7 +42,6 @@ mod output;
 mod ports;
 mod processes;
 mod pty;
-mod remaining;
 mod request;
 mod rpc;
 mod runtime;

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
 use crate::processes::{self, Environment};
-use crate::remaining;
+use penfold_server::survivors;
 use crate::sessions::Session;
 
 /// The most of each stream of a tool that is looked at.
@@ -58,7 +58,7 @@ pub(crate) fn run_tool(
         let _ = execs::remove_exec_record(files, number);
         return Ok((end, outputs));
     }
-    let message = format!("something of it is left: {}", remaining::survivors_sentence(&end.remaining));
+    let message = format!("something of it is left: {}", survivors::survivors_sentence(&end.remaining));
     let error = ApiError::new(Code::ProcessError, message);
-    Err(ToolError::Left(error.with("remaining", remaining::list_survivors(&end.remaining))))
+    Err(ToolError::Left(error.with("remaining", survivors::list_survivors(&end.remaining))))
 }

@@ -10,6 +10,7 @@
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
 //! - [`sockets`] — WebSockets.
+//! - [`survivors`] — what is left after an end, for an answer.
 //! - [`shared_stream`] — one thread for all that follow the same.
 //!
 //! Invariants:
@@ -54,6 +55,7 @@ mod serve;
 pub mod sessions;
 pub mod shared_stream;
 pub mod sockets;
+pub mod survivors;
 mod tenants;
 mod timed_body;
 mod timed_stream;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penfold_control::execs::{self, ExecError};
+use penfold_server::survivors;
 use penfold_state::exit_codes::TIMED_OUT;
 use penfold_state::log::LogPosition;
 use penfold_state::{Files, StartFailure};
@@ -13,7 +14,7 @@ use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
 use crate::processes::code_of;
-use crate::{end_tree, processes, remaining, sessions};
+use crate::{end_tree, processes, sessions};
 
 use super::Wanted;
 use super::output::Done;
@@ -79,7 +80,7 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     };
     if !end.remaining.is_empty() {
         tracing::warn!(command = done.command, left = end.remaining.len(), "a command is not gone");
-        done.more.push(("remaining", remaining::list_survivors(&end.remaining)));
+        done.more.push(("remaining", survivors::list_survivors(&end.remaining)));
     }
     // Its open log stays readable.
     let _ = execs::remove_exec_record(files, number);

@@ -8,7 +8,7 @@ use crate::answer::RouteResult;
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
-use crate::remaining;
+use penfold_server::survivors;
 use crate::sessions::{self, Session};
 
 use super::Wanted;
@@ -87,7 +87,7 @@ fn conclude(
             error = error.with("timeoutMs", limit).with("replaced", end.replaced);
             if !end.remaining.is_empty() {
                 tracing::warn!(session = id, left = end.remaining.len(), "a command is not gone");
-                error = error.with("remaining", remaining::list_survivors(&end.remaining));
+                error = error.with("remaining", survivors::list_survivors(&end.remaining));
             }
             Err(error)
         }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::api::{Api, ApiState};
 use crate::end_tree::{TreeEnd, end_tree};
 use crate::error::{ApiError, Code};
-use crate::remaining;
+use penfold_server::survivors;
 
 use super::contexts::Context;
 
@@ -45,9 +45,9 @@ fn end(context: &Context) -> Result<(), ApiError> {
 
 fn not_gone(context: &Context, survivors: &[Survivor]) -> ApiError {
     let id = context.id.as_str();
-    let list = remaining::list_survivors(survivors);
+    let list = survivors::list_survivors(survivors);
     tracing::warn!(context = id, remaining = %list, "a context is not gone");
-    let message = format!("Code context '{id}' is not gone: {}", remaining::survivors_sentence(survivors));
+    let message = format!("Code context '{id}' is not gone: {}", survivors::survivors_sentence(survivors));
     ApiError::new(Code::ProcessError, message).with("contextId", id).with("remaining", list)
 }
 

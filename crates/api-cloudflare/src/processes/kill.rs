@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::api::ApiState;
 use crate::end_tree::{TreeEnd, end_tree, end_trees};
 use crate::error::{ApiError, Code};
-use crate::remaining;
+use penfold_server::survivors;
 
 use super::look::{self, Seen};
 
@@ -61,9 +61,9 @@ fn judge(seen: &Seen, end: TreeEnd) -> Result<(), ApiError> {
 }
 
 fn not_gone(seen: &Seen, survivors: &[penfold_teardown::Survivor]) -> ApiError {
-    let list = remaining::list_survivors(survivors);
+    let list = survivors::list_survivors(survivors);
     tracing::warn!(process = seen.id, session = seen.session, remaining = %list, "a process is not gone");
-    let message = format!("Process '{}' is not gone: {}", seen.id, remaining::survivors_sentence(survivors));
+    let message = format!("Process '{}' is not gone: {}", seen.id, survivors::survivors_sentence(survivors));
     ApiError::new(Code::ProcessError, message).with("processId", seen.id.as_str()).with("remaining", list)
 }
 

@@ -7,7 +7,7 @@ use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::forget::forget_sandbox;
 use crate::ids::SessionId;
-use crate::remaining;
+use penfold_server::survivors;
 
 use super::find;
 
@@ -58,10 +58,10 @@ pub(super) async fn delete_locked(api: &ApiState, id: &SessionId) -> Result<(), 
             let message = format!(
                 "Session '{}' is not gone: {}",
                 id.as_str(),
-                remaining::survivors_sentence(&survivors)
+                survivors::survivors_sentence(&survivors)
             );
             let error = ApiError::new(Code::ProcessError, message).with("sessionId", id.as_str());
-            return Err(error.with("remaining", remaining::list_survivors(&survivors)));
+            return Err(error.with("remaining", survivors::list_survivors(&survivors)));
         }
         Some(StopResult::Failed(error)) => return Err(ApiError::internal(&error)),
     }

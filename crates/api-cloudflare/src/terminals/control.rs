@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::api::ApiState;
 use crate::end_tree::{TreeEnd, end_tree};
 use crate::error::{ApiError, Code};
-use crate::remaining;
+use penfold_server::survivors;
 
 use super::look::Terminal;
 
@@ -67,8 +67,8 @@ fn end(terminal: &Terminal) -> Result<(), ApiError> {
 }
 
 fn not_gone(terminal: &Terminal, survivors: &[Survivor]) -> ApiError {
-    let list = remaining::list_survivors(survivors);
+    let list = survivors::list_survivors(survivors);
     tracing::warn!(terminal = terminal.id, remaining = %list, "a terminal is not gone");
-    let reason = format!("it is not gone: {}", remaining::survivors_sentence(survivors));
+    let reason = format!("it is not gone: {}", survivors::survivors_sentence(survivors));
     control_error(&terminal.id, "terminate", &reason).with("remaining", list)
 }

@@ -9,6 +9,7 @@ pub(crate) mod profile;
 pub(crate) mod request;
 pub(crate) mod restart;
 pub(crate) mod spec_file;
+
 pub(crate) mod stdin_close;
 
 use std::ffi::OsString;

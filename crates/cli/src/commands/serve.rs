@@ -1,7 +1,9 @@
 //! `penfold serve`.
 
+mod templates;
+
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -37,6 +39,7 @@ pub(crate) const VERB: Verb = Verb {
             "listen on a port, for callers with a token",
         ),
         ("penfold serve --api cloudflare --token-file tokens", "serve clients of the Cloudflare Sandbox SDK"),
+        ("penfold serve --api e2b --token-file tokens", "serve clients of the E2B SDKs"),
         (
             "penfold serve --api cloudflare --session-idle 1h --insecure-no-token",
             "the same on this host, and end sessions that no client has used for an hour",
@@ -58,6 +61,8 @@ pub(crate) enum Api {
     Native,
     /// The Cloudflare Sandbox API.
     Cloudflare,
+    /// The E2B API.
+    E2b,
 }
 
 /// The form of log lines.
@@ -78,7 +83,7 @@ pub(crate) struct ServeArgs {
     /// Serve every local process on loopback addresses without a token.
     #[arg(long, conflicts_with = "token_file")]
     pub(crate) insecure_no_token: bool,
-    /// The APIs that are served: native, cloudflare.
+    /// The APIs that are served: native, cloudflare, e2b.
     #[arg(
         long,
         value_enum,
@@ -106,6 +111,9 @@ pub(crate) struct ServeArgs {
     /// The most living sandboxes of a tenant whose line does not say `max-sandboxes=N`.
     #[arg(long, value_name = "N", default_value_t = Limits::default().sandboxes, value_parser = positive)]
     pub(crate) max_sandboxes: usize,
+    /// Directory of templates for the E2B API: what sandboxes of the template NAME are made of is in NAME.toml, as a file for `run --spec`.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) templates: Option<PathBuf>,
     /// End each session of the Cloudflare API that no client has used for this time, with all that runs in it; at least 1s. Without it a session
     /// whose client is gone for good goes on.
     #[arg(long, value_name = "DURATION", value_parser = session_idle, allow_hyphen_values = true)]
@@ -173,6 +181,7 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
         tokens,
         token_file,
         has_terminal,
+        templates: args.templates.as_deref().map(templates::read).transpose()?.unwrap_or_default(),
         limits: Limits {
             connections: args.max_connections,
             sandboxes: args.max_sandboxes,
@@ -197,8 +206,12 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
 
 /// Returns the dialects that the server knows. Cloudflare's owns each path that is not another's, so it is the last.
 fn dialects(served: &[Api]) -> Vec<Dialect> {
-    let known =
-        [(Api::Native, penfold_api_native::DIALECT), (Api::Cloudflare, penfold_api_cloudflare::DIALECT)];
+    let known = [
+        (Api::E2b, penfold_api_e2b::GUEST),
+        (Api::E2b, penfold_api_e2b::CONTROL),
+        (Api::Native, penfold_api_native::DIALECT),
+        (Api::Cloudflare, penfold_api_cloudflare::DIALECT),
+    ];
     known.map(|(api, dialect)| Dialect { is_served: served.contains(&api), ..dialect }).into()
 }
 

@@ -44,7 +44,11 @@ pub(crate) fn request(global: &Global, matches: ArgMatches) -> Result<(SandboxSp
     Ok((spec, caller))
 }
 
-fn read(path: &Path) -> Result<SandboxSpec, Failure> {
+/// Reads a description.
+///
+/// # Errors
+/// When the file cannot be read, or is none.
+pub(crate) fn read(path: &Path) -> Result<SandboxSpec, Failure> {
     let failed = |sentence: String| Failure::new(FailureKind::NotStarted, sentence);
     let cannot = || failed(format!("cannot read the description `{}`", path.display()));
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! What is left after a kill, for an answer.
+//! What is left after an end, for an answer.
 
 use penfold_teardown::Survivor;
 use serde_json::{Value, json};
 
-/// The survivors for the context of an error.
-pub(crate) fn list_survivors(survivors: &[Survivor]) -> Value {
+/// The survivors for programs.
+pub fn list_survivors(survivors: &[Survivor]) -> Value {
     survivors.iter().map(one).collect()
 }
 
@@ -19,7 +19,7 @@ fn one(survivor: &Survivor) -> Value {
 }
 
 /// The survivors for people.
-pub(crate) fn survivors_sentence(survivors: &[Survivor]) -> String {
+pub fn survivors_sentence(survivors: &[Survivor]) -> String {
     let all: Vec<String> = survivors.iter().take(8).map(ToString::to_string).collect();
     if all.is_empty() { "its end could not be observed".to_owned() } else { all.join("; ") }
 }
