@@ -63,6 +63,9 @@ pub struct RecordedExec {
     /// Whether the command has a terminal.
     #[serde(default)]
     pub terminal: bool,
+    /// Whether what the command leaves goes on after its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lingers: bool,
 }
 
 /// `remaining.json`: the members of an exec that still exist although the patience is over.

@@ -304,4 +304,7 @@ pub struct RecordSettings {
     /// The first size of the terminal, if the exec has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<Size>,
+    /// Whether what the command leaves goes on after its end, until the sandbox or a request ends it. Otherwise it ends with the command.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lingers: bool,
 }

@@ -16,7 +16,7 @@ use penfold_process::Stat;
 use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
-use penfold_teardown::{Cause, Findings, StopPolicy, Survivor, Teardown, drive_teardown};
+use penfold_teardown::{Cause, Findings, Linger, StopPolicy, Survivor, Teardown, drive_teardown};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
@@ -162,14 +162,23 @@ impl penfold_teardown::TeardownHost for EventLoop {
                     detached.write_exited(status, cause);
                 }
             }
-            SandboxKind::RecordedExec(exec) if self.failure.is_none() => exec.write_exited(status, cause),
+            SandboxKind::RecordedExec(exec) if self.failure.is_none() => {
+                if exec.lingers() {
+                    self.sandbox.policy.cancel_limit();
+                    exec.save_output();
+                }
+                exec.write_exited(status, cause);
+            }
             SandboxKind::Foreground(_) | SandboxKind::Exec | SandboxKind::RecordedExec(_) => {}
         }
         requested.or(rest).unwrap_or(LifecycleEvent::LeaderExited)
     }
 
-    fn linger(&self) -> Duration {
-        self.sandbox.parts.setup.spec.leaks_after.unwrap_or_default()
+    fn linger(&self) -> Linger {
+        match &self.sandbox.parts.kind {
+            SandboxKind::RecordedExec(exec) if exec.lingers() => Linger::Freely,
+            _ => self.sandbox.parts.setup.spec.leaks_after.map_or(Linger::Never, Linger::For),
+        }
     }
 
     fn describes(&self) -> bool {

@@ -82,7 +82,7 @@ pub(crate) fn record_exec(
     recorded: RecordSettings,
     terminal: bool,
 ) -> io::Result<(OwnStdio, ExecRecord)> {
-    let RecordSettings { labels, log_limit, open_input, size } = recorded;
+    let RecordSettings { labels, log_limit, open_input, size, lingers } = recorded;
     if labels.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_LABELS {
         return Err(io::Error::other("its labels are too long"));
     }
@@ -107,6 +107,7 @@ pub(crate) fn record_exec(
         leader: None,
         log_limit,
         terminal,
+        lingers,
     };
     Ok((stdio, ExecRecord::begin(files, cell, output, exec, holder)?))
 }

@@ -216,17 +216,29 @@ impl Output {
         done.map_err(|error| format!("the terminal does not take it: {error}"))
     }
 
-    /// Moves the rest of the output into the log, at the end of the sandbox.
-    pub(crate) fn finish(&mut self) {
+    /// Wakes those that wait for more in the log.
+    pub(crate) fn wake_followers(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.wake_followers();
+        }
+    }
+
+    /// Moves what is in the pipes, or in the terminal, into the log.
+    pub(crate) fn save(&mut self) {
         if let Some(log) = &mut self.log {
             for pipe in &self.pipes {
                 pipe.drain_rest(log);
             }
         }
+        let _ = (0..FINAL_READS).take_while(|_| self.serve_terminal()).count();
+    }
+
+    /// Moves the rest of the output into the log, at the end of the sandbox.
+    pub(crate) fn finish(&mut self) {
         if let Some(terminal) = &mut self.terminal {
             terminal.stop_waiting();
         }
-        let _ = (0..FINAL_READS).take_while(|_| self.serve_terminal()).count();
+        self.save();
     }
 }
 

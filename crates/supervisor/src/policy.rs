@@ -395,6 +395,11 @@ impl Policy {
         (self.deadlines.lease, self.deadlines.idle) = (None, None);
     }
 
+    /// Cancels the time limit of a command that has ended; what it has left goes on.
+    pub(crate) fn cancel_limit(&mut self) {
+        self.deadlines.limit = None;
+    }
+
     fn stopping(&self) -> Ending {
         Ending::Stopping(whole_millis(self.stop.grace))
     }

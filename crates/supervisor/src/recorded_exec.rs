@@ -83,6 +83,16 @@ impl ExecRecord {
         }
     }
 
+    /// Tells whether what the command leaves goes on after its end.
+    pub(crate) fn lingers(&self) -> bool {
+        self.exec.lingers
+    }
+
+    /// Moves what the command has written before its end into the log; what it has left may go on writing.
+    pub(crate) fn save_output(&mut self) {
+        self.output.save();
+    }
+
     /// Sets the size of the terminal.
     pub(crate) fn resize(&mut self, size: Size) {
         let _ = self.output.attach_or_resize(0, size, None);
@@ -97,9 +107,13 @@ impl ExecRecord {
     }
 
     /// Writes `exit.json` as soon as the exit is known.
-    pub(crate) fn write_exited(&self, exit: Option<ExitStatus>, cause: Cause) {
+    pub(crate) fn write_exited(&mut self, exit: Option<ExitStatus>, cause: Cause) {
         self.cell.store(SeenEnd { exit, cause, verified: false });
         self.exit.write(&self.files, exit, cause);
+        if self.exec.lingers {
+            // No more output may come for long.
+            self.output.wake_followers();
+        }
     }
 
     /// Writes the end, or the survivors. The report comes last: it marks the exec as ended.

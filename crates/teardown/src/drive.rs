@@ -57,6 +57,18 @@ impl StopPolicy {
     }
 }
 
+/// The time that members have to end by themselves after the leader's own end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Linger {
+    /// None: they are killed at once.
+    #[default]
+    Never,
+    /// This time. Those that are left then count as left behind, and are killed.
+    For(Duration),
+    /// As long as they want, unless an end is requested.
+    Freely,
+}
+
 /// The process in which the loop runs, as the loop sees it.
 pub trait TeardownHost {
     /// Waits until a child has ended, one of `watch` is ready, a client requests something, or `timeout` has passed.
@@ -78,10 +90,9 @@ pub trait TeardownHost {
         LifecycleEvent::LeaderExited
     }
 
-    /// Returns the time that members have to end by themselves after the leader's own end. Those that are left then count
-    /// as left behind, and are killed.
-    fn linger(&self) -> Duration {
-        Duration::ZERO
+    /// Returns the time that members have to end by themselves after the leader's own end.
+    fn linger(&self) -> Linger {
+        Linger::default()
     }
 
     /// Tells whether [`TeardownHost::describe`] needs the members.
@@ -234,7 +245,7 @@ impl Drive<'_> {
             }
         }
         match self.host.leader_ended(exit) {
-            LifecycleEvent::LeaderExited if self.phase == Phase::Running && !self.host.linger().is_zero() => {
+            LifecycleEvent::LeaderExited if self.phase == Phase::Running && self.host.linger() != Linger::Never => {
                 LifecycleEvent::LeaderLeft
             }
             event => event,
@@ -249,6 +260,9 @@ impl Drive<'_> {
         let mut watch: Vec<PollFd<'_>> = Vec::new();
         if self.begun.is_some() {
             watch.extend(self.teardown.watch().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        } else if self.phase == Phase::Lingering {
+            // The last member may be nobody's child here.
+            watch.extend(self.teardown.leaf_events().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::PRI)));
         }
         self.host.wait(watch, timeout)
     }

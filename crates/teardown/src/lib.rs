@@ -46,7 +46,7 @@ pub mod spare;
 mod survey;
 
 pub use blocking::end_members;
-pub use drive::{StopPolicy, TeardownHost, drive_teardown};
+pub use drive::{Linger, StopPolicy, TeardownHost, drive_teardown};
 pub use members::{Completion, Leader, MemberScope, Teardown};
 pub use report::{Cause, EndedBy, EndedMember, Findings, Level, Survivor, TeardownStep};
 pub use resource::{Resource, release_resources};

@@ -220,6 +220,14 @@ impl Teardown {
         }
     }
 
+    /// Returns the events of the leaf, if they are open.
+    pub(crate) fn leaf_events(&self) -> Option<BorrowedFd<'_>> {
+        match &self.leaf {
+            LeafState::Live(leaf) => leaf.events(),
+            LeafState::None | LeafState::Killed(_) => None,
+        }
+    }
+
     /// Returns the reader of /proc.
     pub fn proc(&mut self) -> &mut ProcFs {
         &mut self.proc

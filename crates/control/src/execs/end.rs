@@ -222,7 +222,7 @@ impl AwaitedExec {
             Some(exec) => exec,
             none => none.insert(open(files, number)?),
         };
-        let ending = ExecEnding::of(files, exec, evidence);
+        let ending = ExecEnding::of(files, exec, evidence, false);
         let removed = rustix::fs::fstat(exec.dir()).is_ok_and(|stat| stat.st_nlink == 0);
         if removed && ending.report.is_none() {
             return Err(ExecError::NotFound { number, id: files.name().to_owned() });

@@ -46,6 +46,8 @@ pub struct ExecStart {
     pub grace: Duration,
     /// Whether the command becomes a user by itself: then it does not run as the user of the sandbox.
     pub own_user: bool,
+    /// Whether what the command leaves goes on after its end, until the sandbox or a request ends it.
+    pub lingers: bool,
     /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The size limit of the log, in bytes.
@@ -66,6 +68,7 @@ impl ExecStart {
             signal: None,
             grace: GRACE,
             own_user: false,
+            lingers: false,
             labels: BTreeMap::new(),
             log_limit: USUAL_LIMIT,
         }
@@ -111,6 +114,7 @@ fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
         signal,
         grace,
         own_user,
+        lingers,
         labels,
         log_limit,
     } = start;
@@ -127,7 +131,7 @@ fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
         detached: true,
         own_user,
         beside: false,
-        recorded: Some(RecordSettings { labels, log_limit, open_input, size: terminal }),
+        recorded: Some(RecordSettings { labels, log_limit, open_input, size: terminal, lingers }),
     };
     let null: &CStr = c"/dev/null";
     let input = match stdin {

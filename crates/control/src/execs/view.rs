@@ -37,7 +37,7 @@ pub struct ExecView {
     pub labels: BTreeMap<String, String>,
     /// The status.
     pub status: ExecStatus,
-    /// How the command ended; `None` while it runs, or if unknown.
+    /// How the command ended; `None` while it runs, or if unknown. What it has left may go on.
     pub exit: Option<ExitStatus>,
     /// Why the exec ended.
     pub cause: Option<Cause>,
@@ -131,7 +131,7 @@ pub(super) struct ExecEnding {
 
 impl ExecEnding {
     /// Reads the end of an exec.
-    pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecEnding {
+    pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence, lingers: bool) -> ExecEnding {
         let ended = evidence.confirms_end(files, exec);
         // After the evidence: a report that was written meanwhile is not looked at.
         let report = if ended { exec.report().ok().flatten() } else { None };
@@ -142,7 +142,7 @@ impl ExecEnding {
         });
         let remaining = if ended { None } else { exec.remaining().ok().flatten() };
         let remaining = remaining.map(|remaining| remaining.survivors).unwrap_or_default();
-        let exited = (ended || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
+        let exited = (ended || lingers || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
         let (exit, cause) = match (&report, &exited) {
             (Some(report), _) => (report.exit, Some(report.cause)),
             (None, Some(exited)) => (exited.exit, Some(exited.cause)),
@@ -161,9 +161,10 @@ impl ExecEnding {
 
 /// Builds the view of an exec.
 fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecView {
-    let ExecEnding { status, exit, cause, ended_at_ms, report, remaining } =
-        ExecEnding::of(files, exec, evidence);
     let described = exec.exec().ok().flatten().filter(|described| described.number == exec.number());
+    let lingers = described.as_ref().is_some_and(|described| described.lingers);
+    let ExecEnding { status, exit, cause, ended_at_ms, report, remaining } =
+        ExecEnding::of(files, exec, evidence, lingers);
     let mut view = ExecView {
         number: exec.number(),
         command: Vec::new(),

@@ -214,6 +214,11 @@ impl LogWriter {
         self.next.lost = self.next.lost.saturating_add(u64::from(length));
     }
 
+    /// Wakes those that wait for more: the mark is written again.
+    pub fn wake_followers(&mut self) {
+        let _ = self.file.write_mark(self.mark);
+    }
+
     fn may_write(&self, filled: usize) -> bool {
         let shape = self.file.shape;
         shape.block_of(self.next.end) == shape.block_of(self.mark.end)

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::due::LOOK_LAST;
-use super::{Drive, StopPolicy};
+use super::{Drive, Linger, StopPolicy};
 use crate::members::StopCommandState;
 
 /// The name of the step that runs the stop command.
@@ -13,8 +13,12 @@ impl Drive<'_> {
     /// Lets the members that the leader has left end by themselves.
     pub(super) fn linger(&mut self) {
         self.spare();
+        let Linger::For(time) = self.host.linger() else {
+            // Whatever ends wakes the loop.
+            return;
+        };
         if self.due.grace.is_none() {
-            self.due.grace = Instant::now().checked_add(self.host.linger());
+            self.due.grace = Instant::now().checked_add(time);
             self.due.look_soon();
         } else {
             self.due.look_later(LOOK_LAST);

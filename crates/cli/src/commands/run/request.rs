@@ -180,7 +180,7 @@ fn with_limits(spec: SandboxSpec, limits: Limits) -> SandboxSpec {
 fn with_profile(spec: SandboxSpec, args: ProfileArgs) -> SandboxSpec {
     let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = args;
     let is_jailed = profile == Some(Profile::Jail) || rootfs.is_some() || network.is_some() || no_seccomp;
-    let jail = Jail { rootfs: rootfs.as_ref().map(text), network, seccomp: no_seccomp.then_some(false) };
+    let jail = Jail { rootfs: rootfs.as_ref().map(text), user: None, network, seccomp: no_seccomp.then_some(false) };
     SandboxSpec {
         profile,
         jail: Some(jail).filter(|jail| is_jailed && *jail != Jail::default()),

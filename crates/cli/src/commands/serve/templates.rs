@@ -13,10 +13,10 @@ use crate::failure::{Failure, FailureKind, OrFail as _};
 /// # Errors
 /// When a file cannot be read, or is no template.
 pub(super) fn read(dir: &Path) -> Result<BTreeMap<String, SandboxSpec>, Failure> {
-    let cannot = || format!("cannot read the templates in `{}`", dir.display());
+    let cannot = format!("cannot read the templates in `{}`", dir.display());
     let mut templates = BTreeMap::new();
-    for entry in std::fs::read_dir(dir).or_fail(FailureKind::Usage, cannot())? {
-        let path = entry.or_fail(FailureKind::Usage, cannot())?.path();
+    for entry in std::fs::read_dir(dir).or_fail(FailureKind::Usage, &cannot)? {
+        let path = entry.or_fail(FailureKind::Usage, &cannot)?.path();
         let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_toml(&path)) else { continue };
         let spec = spec_file::read(&path).map_err(|failure| failure.with_kind(FailureKind::Usage))?;
         penfold_api_e2b::check_template(&spec)
@@ -24,7 +24,7 @@ pub(super) fn read(dir: &Path) -> Result<BTreeMap<String, SandboxSpec>, Failure>
         templates.insert(name.to_owned(), spec);
     }
     if templates.is_empty() {
-        return Err(Failure::new(FailureKind::Usage, format!("{}: there is no file NAME.toml", cannot())));
+        return Err(Failure::new(FailureKind::Usage, format!("{cannot}: there is no file NAME.toml")));
     }
     Ok(templates)
 }
