@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 
 use penfold_state::ExecFiles;
 use penfold_state::log::{LogError, LogPosition, LogReader};
+use penfold_state::state::CommandExit;
 use penfold_state::wire::{Answer, Request, Size};
 use penfold_state::{Files, StartFailure};
 
@@ -126,6 +127,15 @@ pub fn open_exec_log(files: &Files, number: u32, from: LogPosition) -> Result<Lo
         Ok(None) => Err(LogError::Missing),
         Err(source) => Err(LogError::Io { act: "open", source }),
     }
+}
+
+/// Returns how the command of an exec ended, as soon as that is known: members may still live. `None` while it runs, or if there is no
+/// such exec.
+///
+/// # Errors
+/// When its directory cannot be opened or read.
+pub fn exec_exit(files: &Files, number: u32) -> io::Result<Option<CommandExit>> {
+    ExecFiles::open(files, number)?.map_or(Ok(None), |exec| exec.exited())
 }
 
 /// Keeps the record of an exec from [`forget_oldest`] as long as the returned descriptor is open, so that a reader of the
