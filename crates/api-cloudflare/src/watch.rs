@@ -13,6 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use penfold_process::path_text::path_text;
+use penfold_server::watched::{Tree, WatchEnd};
 use penfold_state::lacks_descriptors;
 use penfold_state::time::now_ms;
 use serde_json::{Value, json};
@@ -25,7 +26,6 @@ use crate::files::file_error;
 use crate::leases::InUse;
 use crate::request::Parsed;
 use crate::sessions;
-use crate::watched::{Tree, WatchEnd};
 
 use self::request::WatchRequest;
 

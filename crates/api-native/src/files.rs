@@ -23,7 +23,7 @@ impl From<FileError> for Problem {
         let detail = error.to_string();
         match error {
             FileError::Resolve(error) => error.into(),
-            FileError::NoWorkspace { .. } => Problem::new(Kind::NotFound, detail),
+            FileError::NoWorkspace { .. } | FileError::NoJail(_) => Problem::new(Kind::NotFound, detail),
             FileError::Path(flaw) => Problem::field("path", flaw),
             FileError::NotPlain { .. } => Problem::new(Kind::FileConflict, detail),
             FileError::System { errno, .. } => Problem::new(kind(errno), detail),

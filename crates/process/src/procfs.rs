@@ -197,6 +197,26 @@ impl ProcFs {
         }
     }
 
+    /// Returns the only child with this number in its innermost pid namespace, which is the parent's; for the number 1, one that is
+    /// a level below that. `None` if there is no such child, or several.
+    ///
+    /// # Errors
+    /// When the children cannot be read.
+    pub fn child_with_number(&mut self, parent: Pid, number: i32) -> io::Result<Option<Pid>> {
+        let mut children = Vec::new();
+        self.children(parent, &mut children)?;
+        let above = self.status(parent)?.map_or(0, |status| status.namespace_pids.len());
+        let depth = if number == 1 { above + 1 } else { above };
+        let mut found = children.into_iter().filter(|&pid| {
+            self.status(pid).ok().flatten().is_some_and(|status| {
+                let last = status.namespace_pids.last().map(|pid| pid.as_raw_pid());
+                status.namespace_pids.len() == depth && last == Some(number)
+            })
+        });
+        let first = found.next();
+        Ok(first.filter(|_| found.next().is_none()))
+    }
+
     /// Reads the text of `/proc/<pid>/cgroup`, cgroups(7); `None` when there is no such process.
     pub fn cgroups(&mut self, pid: Pid) -> io::Result<Option<Vec<u8>>> {
         match self.read(ProcPath::of(pid, "cgroup").as_c_str()) {

@@ -1,19 +1,24 @@
-//! The files in the workspace of a sandbox, the directory in which its command started.
+//! The files of a sandbox: those in its workspace, the directory in which its command started, or all that its jail sees.
 //!
-//! No path leads out of the workspace, by `..`, a link, or a race: the kernel resolves each path below an open directory
-//! (openat2(2) with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS`). In the workspace of a jail, the server acts without
-//! capabilities.
+//! No path leads out, by `..`, a link, or a race: the kernel resolves each path below an open directory (openat2(2) with
+//! `RESOLVE_NO_MAGICLINKS`, and `RESOLVE_BENEATH` for a workspace or `RESOLVE_IN_ROOT` for a jail). In a jail, and in its workspace, the
+//! server acts without capabilities.
 //!
+//! - [`Root`] — the open directory. [`Jail`] — that of a jail.
 //! - [`Workspace`] — finds, opens, lists, makes, moves and removes files.
 //! - [`write_body`] — writes the body of a request to a file that appears whole.
 
 mod error;
+mod jail;
 mod rights;
+mod root;
 mod tree;
 mod upload;
 mod workspace;
 
 pub use error::FileError;
+pub use jail::{IdMap, Jail};
+pub use root::Root;
 pub use tree::{Entry, EntryPage};
-pub use upload::{UploadError, write_body};
+pub use upload::{NewFile, UploadError, is_draft, write_body};
 pub use workspace::{FilePlace, Workspace};

@@ -6,7 +6,7 @@
 //!   `penfold-api-cloudflare`. This crate knows the list that it is given, and none by its name.
 //! - [`Tokens`] — whose a caller is. Each tenant is served by parts of its own ([`App`]), which reach its sandboxes only.
 //! - [`Engine`] — the calls into penfold, off the runtime.
-//! - [`records`], [`execs`], [`sessions`], [`files`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
+//! - [`records`], [`execs`], [`sessions`], [`files`], [`watched`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
 //! - [`sockets`] — WebSockets.
@@ -60,6 +60,7 @@ mod tenants;
 mod timed_body;
 mod timed_stream;
 mod tokens;
+pub mod watched;
 
 pub use address::{Address, InvalidAddress};
 pub use app::{App, AppState};

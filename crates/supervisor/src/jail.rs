@@ -89,8 +89,10 @@ fn look(proc: &mut ProcFs, leader: JailLeader, jail: &Jail) -> Result<JailEntry,
     if parent_of(proc, pid)? != Some(parent) {
         return Err(JailError::Never("its command has ended".to_owned()));
     }
-    let outer = if is_init { child_with_number(proc, pid, 2)? } else { pid };
-    let first = child_with_number(proc, outer, 1)?;
+    let mut child_of =
+        |parent: Pid, number| proc.child_with_number(parent, number)?.ok_or(JailError::NotReady);
+    let outer = if is_init { child_of(pid, 2)? } else { pid };
+    let first = child_of(outer, 1)?;
     let pidfd = pidfd_open(first, PidfdFlags::empty())?;
     // From here on, `first` means this process for as long as `pidfd` shows that it lives.
     let is_first = parent_of(proc, first)? == Some(outer);
@@ -111,24 +113,6 @@ fn look(proc: &mut ProcFs, leader: JailLeader, jail: &Jail) -> Result<JailEntry,
 
 fn parent_of(proc: &mut ProcFs, pid: Pid) -> io::Result<Option<Pid>> {
     Ok(proc.stat(pid)?.and_then(|stat| stat.parent))
-}
-
-/// Returns the child with this number in a pid namespace that is one level below that of this process, or of the parent.
-fn child_with_number(proc: &mut ProcFs, parent: Pid, number: i32) -> Result<Pid, JailError> {
-    let mut children = Vec::new();
-    proc.children(parent, &mut children)?;
-    let above = proc.status(parent)?.map_or(0, |status| status.namespace_pids.len());
-    let depth = if number == 1 { above + 1 } else { above };
-    let mut found = children.into_iter().filter(|&pid| {
-        proc.status(pid).ok().flatten().is_some_and(|status| {
-            let last = status.namespace_pids.last().map(|pid| pid.as_raw_pid());
-            status.namespace_pids.len() == depth && last == Some(number)
-        })
-    });
-    match (found.next(), found.next()) {
-        (Some(pid), None) => Ok(pid),
-        _ => Err(JailError::NotReady),
-    }
 }
 
 /// Reads the capabilities in the bounding set of a process.

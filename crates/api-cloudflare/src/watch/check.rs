@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
+use penfold_server::watched::{Tree, TreeRequest, WatchEnd};
 use serde_json::{Value, json};
 
 use crate::answer::{RouteResult, success_answer};
 use crate::api::{Api, ApiState};
 use crate::error::{ApiError, Code};
 use crate::request::Parsed;
-use crate::watched::{KeptTree, Slot, Tree, TreeRequest, WatchEnd};
+use crate::watched::{KeptTree, Slot};
 
 use super::request::WatchRequest;
 use super::{new_id, open_error, take_places};

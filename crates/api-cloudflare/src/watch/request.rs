@@ -2,13 +2,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use penfold_server::watched::{ChangeKind, Filter, Pattern, Place, TreeRequest};
 use serde_json::{Map, Value, json};
 
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::files::resolve;
 use crate::request::Parsed;
-use crate::watched::{ChangeKind, Filter, Pattern, TreeRequest};
 
 /// The patterns of a request that has none.
 const USUAL_EXCLUDES: [&str; 3] = [".git", "node_modules", ".DS_Store"];
@@ -69,7 +69,11 @@ impl WatchRequest {
         };
         let top = normal(&resolve(api, "path", Some(path.trim()), session).await?);
         let session = session.map(str::to_owned);
-        Ok(WatchRequest { tree: TreeRequest { top, is_recursive, filter, kinds }, session, since })
+        Ok(WatchRequest {
+            tree: TreeRequest { place: Place::Host, top, is_recursive, filter, kinds },
+            session,
+            since,
+        })
     }
 }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::response::Response;
 use penfold_server::sent_body;
+use penfold_server::watched::{Change, ChangeKind, MOST_CHANGES, Tree, WatchEnd, changed};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::api::ApiState;
-use crate::watched::{Change, ChangeKind, MOST_CHANGES, Tree, WatchEnd};
 use crate::{sse, time};
 
 use super::Held;
@@ -157,23 +157,6 @@ impl ChangeStream {
     /// Sends a part; `None` if the client is gone.
     async fn send(&self, part: String) -> Option<()> {
         self.parts.send(Ok(part.into())).await.ok()
-    }
-}
-
-/// Waits until an inotify descriptor has an event.
-///
-/// # Errors
-/// Those of read(2).
-async fn changed(ready: &mut pipe::Receiver) -> io::Result<()> {
-    loop {
-        ready.readable().await?;
-        // No event fits: EINVAL means that there is one. Without one, the runtime waits for the next.
-        match ready.try_read(&mut [0]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(()),
-            Err(error) => return Err(error),
-            Ok(_) => return Ok(()),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use penfold_server::AppState;
-use penfold_server::files::{Workspace, write_body};
+use penfold_server::files::{NewFile, Workspace, write_body};
 use penfold_server::sent_body;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -170,7 +170,8 @@ async fn write(
         let workspace = Workspace::open(scope, &id)?;
         if parents { workspace.place_with_parents(&path) } else { workspace.place(&path) }
     });
-    let size = write_body(&app.engine, place.await??, mode, body).await?;
+    let new = NewFile { mode, ..NewFile::default() };
+    let size = write_body(&app.engine, place.await??, new, body).await?;
     Ok(axum::Json(Written { path: target, size }))
 }
 

@@ -17,6 +17,9 @@ pub enum FileError {
         /// The id of the sandbox.
         id: String,
     },
+    /// The jail of the sandbox is not there, or cannot be reached.
+    #[error("cannot reach the files of the sandbox")]
+    NoJail(#[source] io::Error),
     /// The path is none of a workspace.
     #[error("{0}")]
     Path(&'static str),

@@ -13,7 +13,7 @@ use super::workspace::{FilePlace, Workspace, is_there, open_readable};
 /// An entry of a directory. A link is not followed.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The name; `.` for the workspace itself.
+    /// The name; `.` for the directory in which every path stays.
     pub name: CString,
     /// What fstatat(2) says.
     pub stat: Stat,
@@ -46,8 +46,8 @@ impl Workspace {
     /// When it is not there, or the path leads out of the workspace.
     pub fn entry(&self, path: &str) -> Result<Entry, FileError> {
         let system = |errno| FileError::system(path, errno);
-        if matches!(path, "" | "." | "./") {
-            let dir = self.at("", OFlags::PATH, Mode::empty())?;
+        if matches!(path, "" | "." | "./" | "/") {
+            let dir = self.at(path, OFlags::PATH, Mode::empty())?;
             let stat = rustix::fs::fstat(&dir).map_err(system)?;
             return Ok(Entry { name: c".".to_owned(), stat, target: None });
         }

@@ -1,6 +1,6 @@
 //! Writes the body of a request to a file that appears whole.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -8,19 +8,24 @@ use std::pin::Pin;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use penfold_state::{error_chain, fnv_hash};
-use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, XattrFlags, flock,
+};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::error::FileError;
 use super::rights::WithoutCapabilities;
-use super::workspace::{FilePlace, open_readable, text_of};
+use super::root::text_of;
+use super::workspace::{FilePlace, open_readable};
 use crate::engine::{Engine, EngineError};
 
 /// The parts of a body that wait for the disk.
 const QUEUE: usize = 8;
 /// The drafts with a name that one file can have at one time.
 const TRIES: u32 = 64;
+/// The beginning of the name of a draft.
+const DRAFT: &str = ".penfold-";
 const USUAL_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// Why a body was not written to a file. The file is as it was.
@@ -43,20 +48,31 @@ pub enum UploadError {
     File(#[from] FileError),
 }
 
-/// Writes a body to a file, and returns its size. The old content or the new is there at every moment. Without a mode, the
-/// file has that of the file that it replaces, or 0644.
+/// What a file has that a body is written to.
+#[derive(Debug, Clone, Default)]
+pub struct NewFile {
+    /// The permissions; `None` for those of the file that is replaced, or 0644.
+    pub mode: Option<Mode>,
+    /// The extended attributes, by their names.
+    pub attributes: Vec<(CString, Vec<u8>)>,
+    /// Whether those that watch the directory see changes of permissions and content after the file appears, as if it was made, given
+    /// to its owner and written.
+    pub is_announced: bool,
+}
+
+/// Writes a body to a file, and returns its size. The old content or the new is there at every moment.
 ///
 /// # Errors
 /// When the body is not whole, or the file cannot be written; then the file is as it was.
 pub async fn write_body(
     engine: &Engine,
     place: FilePlace,
-    mode: Option<Mode>,
+    new: NewFile,
     body: Body,
 ) -> Result<u64, UploadError> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let writer = engine.follower().ok_or(UploadError::TooMany)?;
-    let writing = engine.wait(writer, move |_| receive(&place, mode, receiver));
+    let writing = engine.wait(writer, move |_| receive(&place, &new, receiver));
     let sending = send(body, sender);
     let (written, sent) = tokio::join!(writing, sending);
     match sent {
@@ -80,7 +96,7 @@ async fn send(mut body: Body, sender: mpsc::Sender<Option<Bytes>>) -> Result<(),
 
 fn receive(
     place: &FilePlace,
-    mode: Option<Mode>,
+    new: &NewFile,
     mut parts: mpsc::Receiver<Option<Bytes>>,
 ) -> Result<u64, UploadError> {
     let system = |errno| UploadError::File(FileError::system(&text_of(&place.name), errno));
@@ -92,7 +108,7 @@ fn receive(
         return Err(system(Errno::ISDIR));
     }
     let old_mode = old.filter(|_| kind == Some(FileType::RegularFile)).map(|old| old.st_mode & 0o7777);
-    let mode = mode.or(old_mode.map(Mode::from_raw_mode)).unwrap_or(USUAL_MODE);
+    let mode = new.mode.or(old_mode.map(Mode::from_raw_mode)).unwrap_or(USUAL_MODE);
     let mut draft = Draft::create(place).map_err(system)?;
     penfold_sys::crash_point!("serve-upload-begun");
     let mut size = 0;
@@ -106,9 +122,31 @@ fn receive(
             None => return Err(UploadError::Abandoned),
         }
     }
+    for (name, value) in &new.attributes {
+        rustix::fs::fsetxattr(&draft.file, name, value, XattrFlags::empty()).map_err(system)?;
+    }
     rustix::fs::fchmod(&draft.file, mode).map_err(system)?;
     draft.finish(place).map_err(system)?;
+    if new.is_announced {
+        announce(place, mode);
+    }
     Ok(size)
+}
+
+/// Has the kernel report a change of attributes and a write of a file that is whole already. The file may be another one by now; what
+/// it has does not change.
+fn announce(place: &FilePlace, mode: Mode) {
+    let _ = rustix::fs::chmodat(&place.dir, &place.name, mode, AtFlags::empty());
+    let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    // inotify(7) takes a change of this time alone for a write.
+    let times = Timestamps { last_access: keep, last_modification: now };
+    let _ = rustix::fs::utimensat(&place.dir, &place.name, &times, AtFlags::SYMLINK_NOFOLLOW);
+}
+
+/// Tells whether a name is one that a server gives to an incomplete file.
+pub fn is_draft(name: &str) -> bool {
+    name.starts_with(DRAFT)
 }
 
 /// A file that is not complete. It has no name where the file system permits that, and goes with its descriptor.
@@ -180,7 +218,7 @@ impl Drop for Draft {
 fn under_name<T>(place: &FilePlace, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
     let hash = fnv_hash(place.name.as_encoded_bytes());
     for number in 0..TRIES {
-        let name = format!(".penfold-{hash:032x}-{number}");
+        let name = format!("{DRAFT}{hash:032x}-{number}");
         let draft = match make(&name) {
             Err(Errno::EXIST) if remove_abandoned(place, &name) => make(&name),
             draft => draft,

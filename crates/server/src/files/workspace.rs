@@ -1,32 +1,27 @@
-//! The workspace as an open directory, below which all paths are resolved. A path of a request is a text, as of
-//! [`path_text`].
+//! The files below a [`Root`], with the rights of the sandbox's commands.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
 
 use penfold_control::Scope;
-use penfold_process::path_text::{path_of_text, path_text};
 use penfold_state::Profile;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::FileError;
 use super::rights::WithoutCapabilities;
+use super::root::{Border, Root, text_of};
 use crate::records::find_sandbox;
 
-/// The longest path.
-const LONGEST: usize = 4096;
-/// A rename elsewhere on the host can make openat2(2) fail with EAGAIN; it is repeated at most this often.
-const TRIES: u32 = 64;
+/// The most links that a path leads through, as in the kernel.
+const MOST_LINKS: u32 = 40;
 
-/// The workspace of a sandbox.
+/// The files of a sandbox: its workspace, or all that its jail sees.
 #[derive(Debug)]
 pub struct Workspace {
-    dir: OwnedFd,
-    is_jailed: bool,
+    root: Root,
     /// In a jail, the rights of its processes count.
     _rights: WithoutCapabilities,
 }
@@ -56,12 +51,20 @@ impl Workspace {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(dir) => {
                 let is_jailed = known.intent.is_some_and(|intent| intent.profile == Some(Profile::Jail));
-                let rights = WithoutCapabilities::of(is_jailed);
-                let rights = rights.map_err(|errno| FileError::system("the workspace", errno))?;
-                Ok(Workspace { dir, is_jailed, _rights: rights })
+                Workspace::enter(&Root::new(dir, Border::Refuses, is_jailed))
             }
             Err(errno) => Err(FileError::system("the workspace", errno)),
         }
+    }
+
+    /// Reaches the files below a directory. Until the value is dropped, this thread has the rights of the sandbox's commands.
+    ///
+    /// # Errors
+    /// When the thread cannot have these rights.
+    pub fn enter(root: &Root) -> Result<Workspace, FileError> {
+        let rights = WithoutCapabilities::of(root.is_jailed);
+        let rights = rights.map_err(|errno| FileError::system("the workspace", errno))?;
+        Ok(Workspace { root: root.clone(), _rights: rights })
     }
 
     /// Opens a file or directory below the workspace. Links are followed as long as they stay below.
@@ -69,7 +72,8 @@ impl Workspace {
     /// # Errors
     /// Those of openat2(2); nothing outside is opened.
     pub fn at(&self, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd, FileError> {
-        open_below(&self.dir, &checked(path)?, flags, mode).map_err(|errno| FileError::system(path, errno))
+        let checked = self.root.checked(path)?;
+        self.root.open(&checked, flags, mode).map_err(|errno| FileError::system(path, errno))
     }
 
     /// Opens the directory of a file that may not exist. Its last part is not followed.
@@ -77,7 +81,26 @@ impl Workspace {
     /// # Errors
     /// When the directory cannot be opened, or the path names no file.
     pub fn place(&self, path: &str) -> Result<FilePlace, FileError> {
-        self.place_of(&checked(path)?)
+        self.place_of(&self.root.checked(path)?)
+    }
+
+    /// Like [`Workspace::place`], and follows links: the place of what a write to the path changes or makes.
+    ///
+    /// # Errors
+    /// Also when there are too many links.
+    pub fn place_behind_links(&self, path: &str) -> Result<FilePlace, FileError> {
+        let mut path = self.root.checked(path)?;
+        for _ in 0..MOST_LINKS {
+            let place = self.place_of(&path)?;
+            let Ok(target) = rustix::fs::readlinkat(&place.dir, &place.name, Vec::new()) else {
+                return Ok(place);
+            };
+            let bytes = path.as_bytes();
+            let above = bytes.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |at| &bytes[..=at]);
+            let above = if target.as_bytes().starts_with(b"/") { &b""[..] } else { above };
+            path = OsString::from_vec([above, target.as_bytes()].concat());
+        }
+        Err(FileError::system(&text_of(&path), Errno::LOOP))
     }
 
     fn place_of(&self, path: &OsStr) -> Result<FilePlace, FileError> {
@@ -90,11 +113,11 @@ impl Workspace {
         if matches!(name, b"" | b"." | b"..") {
             return Err(FileError::Path("names no file in the workspace"));
         }
-        let parent = OsStr::from_bytes(if parent.is_empty() { b"." } else { parent });
+        let parent = OsStr::from_bytes(if parent.is_empty() { b"/" } else { parent });
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let dir = open_below(&self.dir, parent, flags, Mode::empty())
-            .map_err(|errno| FileError::system(&text_of(parent), errno))?;
-        Ok(FilePlace { dir, name: OsString::from_vec(name.to_vec()), is_jailed: self.is_jailed })
+        let dir = self.root.open(parent, flags, Mode::empty());
+        let dir = dir.map_err(|errno| FileError::system(&text_of(parent), errno))?;
+        Ok(FilePlace { dir, name: OsString::from_vec(name.to_vec()), is_jailed: self.root.is_jailed })
     }
 
     /// Opens a plain file for reading, and returns its size.
@@ -133,15 +156,18 @@ impl Workspace {
     /// # Errors
     /// When one cannot be made; those above it stay.
     pub fn make_directories(&self, path: &str, mode: Mode) -> Result<(), FileError> {
-        let path = checked(path)?;
+        let path = self.root.checked(path)?;
         let mut reached = OsString::new();
+        if path.as_bytes().starts_with(b"/") {
+            reached.push("/");
+        }
         let parts = path.as_bytes().split(|&byte| byte == b'/').map(OsStr::from_bytes);
         for part in parts.filter(|part| !part.is_empty() && *part != ".") {
-            if !reached.is_empty() {
+            if !matches!(reached.as_bytes(), b"" | b"/") {
                 reached.push("/");
             }
             reached.push(part);
-            match open_below(&self.dir, &reached, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            match self.root.open(&reached, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
                 Ok(_) => continue,
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(FileError::system(&text_of(&reached), errno)),
@@ -154,39 +180,6 @@ impl Workspace {
         }
         Ok(())
     }
-}
-
-/// Opens a path below a directory.
-fn open_below(dir: &OwnedFd, path: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match rustix::fs::openat2(dir.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
-            Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => {}
-            opened => return opened,
-        }
-    }
-}
-
-/// Reads a path of a request. The empty path and `.` are the workspace.
-fn checked(text: &str) -> Result<OsString, FileError> {
-    let path = path_of_text(text).into_os_string();
-    if path.len() > LONGEST {
-        return Err(FileError::Path("longer than 4096 bytes"));
-    }
-    if path.as_bytes().contains(&0) {
-        return Err(FileError::Path("contains a NUL"));
-    }
-    if path.as_bytes().starts_with(b"/") {
-        return Err(FileError::Path("begins with `/`; paths are relative to the workspace"));
-    }
-    Ok(if path.is_empty() { ".".into() } else { path })
-}
-
-/// The text of a path.
-pub(crate) fn text_of(path: &OsStr) -> String {
-    path_text(Path::new(path))
 }
 
 /// Tells whether a file is there, without following it.
@@ -204,7 +197,7 @@ pub(crate) fn open_readable(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 pub(crate) fn of_test(path: &std::path::Path) -> Workspace {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty()).unwrap();
-    Workspace { dir, is_jailed: false, _rights: WithoutCapabilities::of(false).unwrap() }
+    Workspace::enter(&Root::new(dir, Border::Refuses, false)).unwrap()
 }
 
 #[cfg(test)]

@@ -5,28 +5,28 @@
 //! - Symbolic links below the top are not followed.
 //! - What is not known any more ends the watch: lost events, too many directories, a top that was moved or removed.
 
-use penfold_process::path_text::path_text;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penfold_server::has_descriptors;
+use penfold_process::path_text::path_text;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
 use super::filter::Filter;
+use super::place::Place;
+use crate::descriptors::has_descriptors;
 
 /// The most directories of one tree.
-pub(crate) const MOST_DIRECTORIES: usize = 8192;
+const MOST_DIRECTORIES: usize = 8192;
 /// The most changes that are known and not yet reported.
-pub(crate) const MOST_CHANGES: usize = 16_384;
+pub const MOST_CHANGES: usize = 16_384;
 /// The most events that are read at one time.
 const BATCH: usize = 4096;
 /// The kernel reports both ends of a move one after the other; the second comes in this time.
@@ -34,54 +34,75 @@ const MOVE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// What a client wants to watch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TreeRequest {
+pub struct TreeRequest {
+    /// Where paths are.
+    pub place: Place,
     /// An absolute path.
-    pub(crate) top: PathBuf,
-    pub(crate) is_recursive: bool,
-    pub(crate) filter: Filter,
-    /// Sorted.
-    pub(crate) kinds: Vec<ChangeKind>,
+    pub top: PathBuf,
+    /// Whether directories below are watched too.
+    pub is_recursive: bool,
+    /// The paths that are reported.
+    pub filter: Filter,
+    /// The kinds that are reported, sorted.
+    pub kinds: Vec<ChangeKind>,
 }
 
 /// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum ChangeKind {
+pub enum ChangeKind {
+    /// It was made.
     Create,
+    /// Its content was written.
     Modify,
+    /// It was removed.
     Delete,
+    /// It was moved to another path.
     MoveFrom,
+    /// It was moved to this path.
     MoveTo,
+    /// Its permissions, times or other attributes changed.
     Attributes,
 }
 
 /// A change of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) kind: ChangeKind,
-    pub(crate) path: String,
-    pub(crate) is_directory: bool,
+pub struct Change {
+    /// The kind.
+    pub kind: ChangeKind,
+    /// The path, as [`path_text`] writes it.
+    pub path: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Whether the change was found in a list of a new directory: later changes may have been missed.
+    pub is_listed: bool,
 }
 
 /// The reason why a tree cannot be watched, or not any longer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WatchEnd {
+pub enum WatchEnd {
+    /// The kernel dropped events.
     #[error("changes were lost because too many came at once; list the directory and watch again")]
     Overflow,
+    /// There are more than can be watched.
     #[error("the directory has more than {MOST_DIRECTORIES} directories; watch fewer, or exclude some")]
     TooManyDirectories,
+    /// A limit of the kernel for the user.
     #[error("the server's user can watch no more directories (fs.inotify.max_user_watches)")]
     NoWatches,
+    /// A limit of the kernel for the user.
     #[error("the server's user can have no more watches (fs.inotify.max_user_instances)")]
     NoInstances,
+    /// The path leads elsewhere now.
     #[error("the watched path was removed, moved or replaced")]
     Gone,
+    /// A system call failed.
     #[error("cannot watch the path: {0}")]
     Failed(#[from] io::Error),
 }
 
 /// A watched tree.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub struct Tree {
     inotify: Arc<OwnedFd>,
     request: TreeRequest,
     /// The descriptor of the watch of the top.
@@ -125,22 +146,22 @@ impl Tree {
     ///
     /// # Errors
     /// When the top cannot be watched, or there are too many directories.
-    pub(crate) fn open(request: TreeRequest) -> Result<Tree, WatchEnd> {
-        let metadata = std::fs::metadata(&request.top)?;
+    pub fn open(request: TreeRequest) -> Result<Tree, WatchEnd> {
+        let found = request.place.look(&request.top)?;
         let inotify = make_instance()?;
         let flags = Tree::flags(&request);
-        let top = inotify::add_watch(&inotify, &request.top, flags).map_err(watch_error)?;
+        let top = request.place.watch(&inotify, &request.top, flags).map_err(watch_error)?;
         let mut tree = Tree {
             inotify: Arc::new(inotify),
             watched: HashMap::from([(top, request.top.clone())]),
             top,
             listed: HashSet::new(),
             moved: Vec::new(),
-            identity: (metadata.dev(), metadata.ino()),
+            identity: found.identity,
             above: None,
             request,
         };
-        if tree.request.is_recursive && metadata.is_dir() {
+        if tree.request.is_recursive && found.is_directory {
             let inner = tree.list(&tree.request.top.clone(), None)?;
             tree.add_all(inner, None)?;
         }
@@ -148,17 +169,17 @@ impl Tree {
     }
 
     /// Has the kernel report the end of the top also while a process has it as its working directory, if the directory above can be read.
-    pub(crate) fn watch_above(&mut self) {
+    pub fn watch_above(&mut self) {
         let flags = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
         let above = self.request.top.parent();
-        self.above = above.and_then(|path| inotify::add_watch(&*self.inotify, path, flags).ok());
+        self.above = above.and_then(|path| self.request.place.watch(&self.inotify, path, flags).ok());
     }
 
     /// Duplicates the descriptor, which is readable when there are changes.
     ///
     /// # Errors
     /// When there is no descriptor left.
-    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.inotify.try_clone()
     }
 
@@ -166,9 +187,9 @@ impl Tree {
     ///
     /// # Errors
     /// [`WatchEnd::Gone`] if not.
-    pub(crate) fn check_path(&self) -> Result<(), WatchEnd> {
-        let found = std::fs::metadata(&self.request.top);
-        let is_same = found.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
+    pub fn check_path(&self) -> Result<(), WatchEnd> {
+        let found = self.request.place.look(&self.request.top);
+        let is_same = found.is_ok_and(|found| found.identity == self.identity);
         if is_same { Ok(()) } else { Err(WatchEnd::Gone) }
     }
 
@@ -176,7 +197,7 @@ impl Tree {
     ///
     /// # Errors
     /// When changes are lost, or the tree cannot be watched any longer.
-    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Change)) -> Result<bool, WatchEnd> {
+    pub fn drain(&mut self, each: &mut dyn FnMut(Change)) -> Result<bool, WatchEnd> {
         let inotify = Arc::clone(&self.inotify);
         let mut buffer = vec![MaybeUninit::uninit(); 32 << 10];
         let mut reader = Reader::new(&*inotify, &mut buffer);
@@ -242,7 +263,7 @@ impl Tree {
         if was_listed && matches!(kind, ChangeKind::Create | ChangeKind::MoveTo) {
             return Ok(());
         }
-        self.report(kind, &path, is_directory, each);
+        self.report((kind, false), &path, is_directory, each);
         if !is_directory || !self.request.is_recursive {
             return Ok(());
         }
@@ -257,10 +278,16 @@ impl Tree {
         }
     }
 
-    fn report(&self, kind: ChangeKind, path: &Path, is_directory: bool, each: &mut dyn FnMut(Change)) {
+    fn report(
+        &self,
+        (kind, is_listed): (ChangeKind, bool),
+        path: &Path,
+        is_directory: bool,
+        each: &mut dyn FnMut(Change),
+    ) {
         let path = path_text(path);
         if self.request.kinds.contains(&kind) && self.request.filter.passes(&path) {
-            each(Change { kind, path, is_directory });
+            each(Change { kind, path, is_directory, is_listed });
         }
     }
 
@@ -308,7 +335,7 @@ impl Tree {
             if self.watched.len() >= MOST_DIRECTORIES {
                 return Err(WatchEnd::TooManyDirectories);
             }
-            match inotify::add_watch(&*self.inotify, &path, flags) {
+            match self.request.place.watch(&self.inotify, &path, flags) {
                 Ok(watch) => self.watched.insert(watch, path.clone()),
                 Err(Errno::NOSPC) => return Err(WatchEnd::NoWatches),
                 // The directory is gone by now, or cannot be read.
@@ -333,12 +360,10 @@ impl Tree {
         mut each: Option<&mut dyn FnMut(Change)>,
     ) -> Result<Vec<PathBuf>, WatchEnd> {
         let mut inner = Vec::new();
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            // The type of the entry itself, and not of what a link leads to.
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let path = entry.path();
+        for (name, is_directory) in self.request.place.list(path) {
+            let path = path.join(name);
             if let Some(each) = &mut each {
-                self.report(ChangeKind::Create, &path, is_directory, *each);
+                self.report((ChangeKind::Create, true), &path, is_directory, *each);
                 self.listed.insert(path.clone());
                 if self.listed.len() > MOST_CHANGES {
                     return Err(WatchEnd::Overflow);
@@ -414,6 +439,7 @@ mod tests {
         const FILES: usize = 8;
         let dir = tempfile::tempdir().unwrap();
         let mut tree = Tree::open(TreeRequest {
+            place: Place::Host,
             top: dir.path().to_owned(),
             is_recursive: true,
             filter: Filter::Exclude(Vec::new()),

@@ -2,7 +2,7 @@
 
 /// The paths that a watch reports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Filter {
+pub enum Filter {
     /// Paths that match one of these.
     Include(Vec<Pattern>),
     /// Paths that match none of these.
@@ -11,7 +11,7 @@ pub(crate) enum Filter {
 
 impl Filter {
     /// Tells whether changes of a path are reported.
-    pub(crate) fn passes(&self, path: &str) -> bool {
+    pub fn passes(&self, path: &str) -> bool {
         match self {
             Filter::Include(patterns) => patterns.iter().any(|pattern| pattern.matches(path)),
             Filter::Exclude(patterns) => !patterns.iter().any(|pattern| pattern.matches(path)),
@@ -19,14 +19,14 @@ impl Filter {
     }
 
     /// Tells whether no path below a directory passes. A pattern that matches a directory matches every path below.
-    pub(crate) fn excludes_below(&self, directory: &str) -> bool {
+    pub fn excludes_below(&self, directory: &str) -> bool {
         matches!(self, Filter::Exclude(_)) && !self.passes(directory)
     }
 }
 
 /// A glob pattern: `*` and `?` do not match `/`, `**` does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Pattern(Vec<Part>);
+pub struct Pattern(Vec<Part>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Part {
@@ -41,7 +41,8 @@ enum Part {
 }
 
 impl Pattern {
-    pub(crate) fn new(text: &str) -> Pattern {
+    /// Reads a pattern.
+    pub fn new(text: &str) -> Pattern {
         let mut parts = Vec::with_capacity(text.len());
         let mut rest = text.chars().peekable();
         while let Some(character) = rest.next() {

@@ -1,0 +1,84 @@
+//! An open directory in which every path of a request stays. A path is a text, as of [`path_text`].
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use penfold_process::path_text::{path_of_text, path_text};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::error::FileError;
+
+/// The longest path.
+const LONGEST: usize = 4096;
+/// A rename elsewhere on the host can make openat2(2) fail with EAGAIN; it is repeated at most this often.
+const TRIES: u32 = 64;
+
+/// An open directory in which every path stays; a clone is another handle.
+#[derive(Debug, Clone)]
+pub struct Root {
+    dir: Arc<OwnedFd>,
+    border: Border,
+    /// Whether the processes of a jail see these files.
+    pub(crate) is_jailed: bool,
+}
+
+/// What happens to a path that leads above the directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Border {
+    /// It is refused, and so is an absolute path.
+    Refuses,
+    /// It stays at the directory, as at the root directory of a process. Absolute paths and links begin there.
+    Stays,
+}
+
+impl Root {
+    pub(crate) fn new(dir: OwnedFd, border: Border, is_jailed: bool) -> Root {
+        Root { dir: Arc::new(dir), border, is_jailed }
+    }
+
+    /// Tells whether another handle is one of the same open directory.
+    pub(crate) fn is_same(&self, other: &Root) -> bool {
+        Arc::ptr_eq(&self.dir, &other.dir)
+    }
+
+    /// Opens a path. Links are followed as long as they stay in the directory.
+    pub(crate) fn open(&self, path: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let border = if self.border == Border::Stays { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
+        let resolve = border | ResolveFlags::NO_MAGICLINKS;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match rustix::fs::openat2(self.dir.as_fd(), path, flags | OFlags::CLOEXEC, mode, resolve) {
+                Err(Errno::AGAIN | Errno::INTR) if tries < TRIES => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Reads a path of a request. The empty path and `.` are the directory.
+    ///
+    /// # Errors
+    /// When it is too long, has a NUL, or is absolute where paths are relative.
+    pub(crate) fn checked(&self, text: &str) -> Result<OsString, FileError> {
+        let path = path_of_text(text).into_os_string();
+        if path.len() > LONGEST {
+            return Err(FileError::Path("longer than 4096 bytes"));
+        }
+        if path.as_bytes().contains(&0) {
+            return Err(FileError::Path("contains a NUL"));
+        }
+        if self.border == Border::Refuses && path.as_bytes().starts_with(b"/") {
+            return Err(FileError::Path("begins with `/`; paths are relative to the workspace"));
+        }
+        Ok(if path.is_empty() { ".".into() } else { path })
+    }
+}
+
+/// The text of a path.
+pub(crate) fn text_of(path: &OsStr) -> String {
+    path_text(Path::new(path))
+}
