@@ -10,8 +10,8 @@ use rustix::process::Pid;
 pub(crate) use keys::{Keys, keys};
 pub(crate) use penfold_request::value::{
     Bytes, EnvSetting, Invalid, JOURNALD, Label, ReservedSignal, Signal, cpus, duration, env_setting,
-    event_log, label, memory, name, number, pids, policy_text, restart_policy, signal, signal_name, size,
-    spare_rule,
+    event_log, jail_user, label, memory, name, number, pids, policy_text, restart_policy, signal,
+    signal_name, size, spare_rule,
 };
 
 /// Parses `K=V`; keeps bytes that are not UTF-8.

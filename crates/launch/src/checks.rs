@@ -113,6 +113,21 @@ pub fn refuse_callers_directories(spec: &SandboxSpec, is_jailed: bool) -> Result
     }
 }
 
+/// Refuses another working directory than the home of the jail's user.
+///
+/// # Errors
+/// When there is one.
+pub fn refuse_directory_of_jail_user(spec: &SandboxSpec) -> Result<(), LaunchError> {
+    let Some(user) = spec.jail_user() else { return Ok(()) };
+    let flags = [(spec.dir.is_some(), "--workdir"), (spec.workspace.is_some(), "--workspace")];
+    match flags.into_iter().find(|(given, _)| *given) {
+        None => Ok(()),
+        Some((_, flag)) => Err(LaunchError::new(format!(
+            "`--jail-user` cannot be used together with `{flag}`: the working directory is `/home/{user}`"
+        ))),
+    }
+}
+
 /// Refuses the flag if the standard input can never hang up, such as a file. The flag would have no effect.
 pub fn refuse_stdin_close(action: Option<StdinClose>) -> Result<(), LaunchError> {
     if action.is_none() {
@@ -178,12 +193,19 @@ mod tests {
         assert!(refusal(refuse_spare(&spared, "--contain pidns")).contains("`--spare`"));
         let own = spec(r#"{"sockets":{}}"#);
         assert!(refusal(refuse_callers_directories(&own, false)).contains("`--sockets`"));
+        for (text, flag) in
+            [(r#""dir":"/d""#, "`--workdir`"), (r#""workspace":{"path":"/w"}"#, "`--workspace`")]
+        {
+            let own = spec(&format!(r#"{{"jail":{{"user":"ann"}},{text}}}"#));
+            let said = refusal(refuse_directory_of_jail_user(&own));
+            assert!(said.contains(flag) && said.contains("`/home/ann`"), "{said}");
+        }
         let detached = Caller { detach: true, ..Caller::default() };
         let removed = spec(r#"{"restart":"on-failure","remove_at_end":true}"#);
         assert!(refusal(check_detached(&removed, &detached)).contains("`--rm`"));
         let keep = spec(r#"{"contain":"pidns","survive_supervisor":true}"#);
         assert!(refusal(check_detached(&keep, &detached)).contains("`--on-supervisor-exit keep`"));
-        for check in [refuse_limits, refuse_stop_command] {
+        for check in [refuse_limits, refuse_stop_command, refuse_directory_of_jail_user] {
             assert!(check(&SandboxSpec::default()).is_ok());
         }
     }

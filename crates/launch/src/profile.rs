@@ -5,15 +5,21 @@ pub mod system_calls;
 mod vmm;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use penfold_process::path_text::path_of_text;
+use penfold_request::value::EnvSetting;
 use penfold_request::{JailNetwork, Profile, SandboxSpec, Vmm, VmmKind};
 use penfold_state::JAIL_PROGRAM;
+use rustix::fs::MemfdFlags;
 
 use crate::checks;
 use crate::error::{LaunchError, OrFail as _};
 use crate::surroundings::Surroundings;
+use crate::user::login_variables;
 
 /// The verb that becomes bubblewrap with a command in it.
 pub const JAIL_OUTSIDE: &str = "jail-outside";
@@ -28,6 +34,7 @@ pub fn refuse_other_profiles(spec: &SandboxSpec) -> Result<(), LaunchError> {
         (jail.rootfs.is_some(), "--rootfs", Profile::Jail),
         (jail.network.is_some(), "--network", Profile::Jail),
         (jail.seccomp == Some(false), "--no-seccomp", Profile::Jail),
+        (jail.user.is_some(), "--jail-user", Profile::Jail),
         (spec.vmm.as_ref().is_some_and(|vmm| vmm.kind.is_some()), "--vmm", Profile::Vmm),
     ];
     match flags.into_iter().find(|(given, _, of)| *given && spec.profile != Some(*of)) {
@@ -64,7 +71,27 @@ pub fn jail_of(spec: &SandboxSpec) -> Result<Option<penfold_state::Jail>, Launch
     }
     let filter = is_filtered(spec).then(system_calls::build_filter).transpose();
     let filter = filter.or_fail("cannot make a jail")?;
-    Ok(Some(penfold_state::Jail { filter, temporary: jail::TEMPORARY.into() }))
+    let has_user = spec.jail_user().is_some();
+    Ok(Some(penfold_state::Jail { filter, temporary: jail::TEMPORARY.into(), has_user }))
+}
+
+/// Returns the variables of a login as the user of the jail's own, if it has one.
+pub fn login_of_jail(spec: &SandboxSpec) -> Vec<EnvSetting> {
+    let Some(name) = spec.jail_user() else { return Vec::new() };
+    let rootfs = spec.jail.as_ref().and_then(|jail| jail.rootfs.as_deref()).map(path_of_text);
+    let shell = jail::shell(rootfs.as_deref().unwrap_or(Path::new("/")));
+    login_variables(name, jail::home(name).as_ref(), shell)
+}
+
+/// Makes a file that bubblewrap reads from the beginning and closes. A program that becomes bubblewrap passes it on.
+///
+/// # Errors
+/// When the kernel makes no file.
+pub fn memory_file(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(rustix::fs::memfd_create(name, MemfdFlags::empty())?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// Whether a filter denies the system calls that a jail does not need.
@@ -144,7 +171,7 @@ fn jail(spec: &mut SandboxSpec, surroundings: &Surroundings) -> Result<Vec<OsStr
             LaunchError::new(format!("cannot make a jail: `{}` is no directory", dir.display()))
         })?),
     };
-    if !spec.scratch || spec.dir.is_some() {
+    if !spec.has_scratch() || spec.dir.is_some() {
         // The workspace may not exist yet, so links in it cannot matter.
         let workspace = spec.workspace.as_ref().map(|workspace| workspace.path.clone());
         let given = spec.dir.as_deref().map(path_of_text).or(workspace).unwrap_or_else(|| ".".into());
@@ -161,6 +188,9 @@ fn jail(spec: &mut SandboxSpec, surroundings: &Surroundings) -> Result<Vec<OsStr
     option("network", network.word().into());
     if let Some(rootfs) = rootfs {
         option("rootfs", rootfs.into());
+    }
+    if let Some(user) = settings.user {
+        option("user", user.into());
     }
     let flags = [
         (spec.scratch, "--scratch"),

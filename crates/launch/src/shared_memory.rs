@@ -28,7 +28,7 @@ pub(crate) fn refuse_hidden_paths(
         PlannedResource::Mount(mount) => Some(mount.target.as_path()),
         _ => None,
     });
-    let hidden = made.chain(Some(scratch).filter(|_| spec.scratch)).find(|path| is_hidden(path));
+    let hidden = made.chain(Some(scratch).filter(|_| spec.has_scratch())).find(|path| is_hidden(path));
     hidden.map_or(Ok(()), |path| {
         let sentence = format!(
             "`--ipc private` gives the command a `/dev/shm` of its own: it would not see `{}`",

@@ -67,6 +67,7 @@ impl Values {
         valid("--memory", spec.memory_bytes.map(|bytes| value::memory(&bytes.to_string())))?;
         valid("--pids", spec.pids.map(|pids| value::pids(&pids.to_string())))?;
         valid("--cpus", spec.cpus.map(|cpus| value::cpus(&cpus.to_string())))?;
+        valid("--jail-user", spec.jail_user().map(value::jail_user))?;
         valid("--log", spec.event_log.as_deref().map(value::event_log))?;
         let number = valid("--signal", spec.signal.as_deref().map(value::signal))?.map(value::Signal::number);
         let number = number.unwrap_or(Signal::TERM.as_raw());
@@ -174,7 +175,7 @@ pub(crate) fn start_spec(
         id,
         timeout: spec.timeout_ms.and_then(limit),
         environment,
-        scratch: spec.scratch.then(|| ScratchSpec::below(surroundings.temporary.clone())),
+        scratch: spec.has_scratch().then(|| ScratchSpec::below(surroundings.temporary.clone())),
         resources: plan.planned,
         contain: contain(spec),
         limits: spec.limits(),
@@ -410,6 +411,7 @@ mod tests {
             (r#"{"ready":"tcp:1"}"#, "--ready"),
             (r#"{"restart":"always"}"#, "--restart"),
             (r#"{"spare":["/"]}"#, "--spare"),
+            (r#"{"profile":"jail","jail":{"user":"root"}}"#, "--jail-user"),
         ] {
             let error = Values::of(&serde_json::from_str(text).unwrap()).unwrap_err();
             assert_eq!(error.sentence, format!("invalid value for `{flag}`"));

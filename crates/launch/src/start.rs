@@ -12,7 +12,7 @@ use crate::caller::{Caller, Explainer, Warning};
 use crate::checks;
 use crate::error::{LaunchError, LaunchErrorKind, Remains};
 use crate::kept::keep_request;
-use crate::profile::{apply_profile, jail_of};
+use crate::profile::{apply_profile, jail_of, login_of_jail};
 use crate::ready::{Wait, await_ready};
 use crate::scope::{CgroupNeeds, Plan, check_limits, explain_error, plan_scope, start_in_plan};
 use crate::spec::{self, Asked, Values, start_spec, with_env_files};
@@ -55,6 +55,7 @@ pub fn check_request(
     });
     checks::refuse_detached_flags(&spec, caller)?;
     checks::refuse_limits(&spec)?;
+    checks::refuse_directory_of_jail_user(&spec)?;
     let spec = with_env_files(spec, variables)?;
     checks::refuse_stop_command(&spec)?;
     if spec.contain == Some(Containment::Pidns) {
@@ -90,7 +91,7 @@ pub fn start_sandbox(
     check_limits(&plan, &needs, &name)?;
     let probe = values.probe.clone().map(|probe| (probe, values.ready_timeout));
     let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
-    let login = login.unwrap_or_default();
+    let login = login.unwrap_or_else(|| login_of_jail(&asked));
     let spec = start_spec(Asked { spec: &asked, caller, values, login, command }, surroundings, explainer)?;
     let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
     let mut spec = Spec { wrapper, outside, identity, scratch, jail, ..spec };

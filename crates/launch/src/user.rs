@@ -120,10 +120,14 @@ fn find(given: &str, databases: &impl Databases) -> Result<User, LaunchError> {
 
 fn variables(entry: &Entry) -> Vec<EnvSetting> {
     let shell = if entry.shell.is_empty() { "/bin/sh" } else { &entry.shell };
-    let all =
-        [("HOME", entry.home.as_str()), ("USER", &entry.name), ("LOGNAME", &entry.name), ("SHELL", shell)];
-    let setting =
-        |(key, value)| EnvSetting { key: OsString::from(key), value: Some(OsStr::new(value).to_owned()) };
+    login_variables(&entry.name, entry.home.as_ref(), shell)
+}
+
+/// Returns the variables of a login.
+pub(crate) fn login_variables(name: &str, home: &OsStr, shell: &str) -> Vec<EnvSetting> {
+    let (name, shell) = (OsStr::new(name), OsStr::new(shell));
+    let all = [("HOME", home), ("USER", name), ("LOGNAME", name), ("SHELL", shell)];
+    let setting = |(key, value): (&str, &OsStr)| EnvSetting { key: key.into(), value: Some(value.into()) };
     all.map(setting).to_vec()
 }
 

@@ -88,12 +88,12 @@ fn network_over(over: Network, base: Network) -> Network {
 }
 
 fn jail_over(over: Jail, base: Jail) -> Jail {
-    let Jail { rootfs, user, network, seccomp } = over;
+    let Jail { rootfs, network, seccomp, user } = over;
     Jail {
-        user: user.or(base.user),
         rootfs: rootfs.or(base.rootfs),
         network: network.or(base.network),
         seccomp: seccomp.or(base.seccomp),
+        user: user.or(base.user),
     }
 }
 
@@ -110,14 +110,14 @@ mod tests {
     fn values_are_replaced_and_lists_are_joined() {
         let base = read(
             r#"{"command":["a","b"],"grace_ms":1,"timeout_ms":2,"env":{"A":"1","B":"2"},"spare":["x"],"scratch":true,
-                "network":{"address":"10.7.0.2/30"},"jail":{"rootfs":"/r","seccomp":false}}"#,
+                "network":{"address":"10.7.0.2/30"},"jail":{"rootfs":"/r","seccomp":false,"user":"a"}}"#,
         );
         let over = read(
-            r#"{"grace_ms":3,"env":{"B":"3"},"spare":["y"],"network":{"namespace":false,"tap":{}},"jail":{"network":"host"}}"#,
+            r#"{"grace_ms":3,"env":{"B":"3"},"spare":["y"],"network":{"namespace":false,"tap":{}},"jail":{"network":"host","user":"b"}}"#,
         );
         let expected = read(
             r#"{"command":["a","b"],"grace_ms":3,"timeout_ms":2,"env":{"A":"1","B":"3"},"spare":["x","y"],"scratch":true,
-                "network":{"address":"10.7.0.2/30","tap":{}},"jail":{"rootfs":"/r","network":"host","seccomp":false}}"#,
+                "network":{"address":"10.7.0.2/30","tap":{}},"jail":{"rootfs":"/r","network":"host","seccomp":false,"user":"b"}}"#,
         );
         assert_eq!(over.over(base), expected);
     }

@@ -205,12 +205,13 @@ impl From<Profile> for penfold_state::Profile {
 pub struct Jail {
     /// The root directory; default: that of the host.
     pub rootfs: Option<String>,
-    /// The user.
-    pub user: Option<String>,
     /// The network; default: `new` if the sandbox has a network namespace, else `none`.
     pub network: Option<JailNetwork>,
     /// Whether a filter denies the system calls that a jail does not need; default: true.
     pub seccomp: Option<bool>,
+    /// The name of a user of the jail's own, with the uid and gid 1000. Its home `/home/NAME` is the working directory, an empty
+    /// directory that is removed at the end; neither `dir` nor `workspace` can be given then. Default: no such user.
+    pub user: Option<String>,
 }
 
 /// The network of a jail.
@@ -339,6 +340,18 @@ impl SandboxSpec {
     pub fn limits(&self) -> Limits {
         let cpus = self.cpus.and_then(|cpus| Duration::try_from_secs_f64(cpus).ok());
         Limits { memory_bytes: self.memory_bytes, pids: self.pids, cpus }
+    }
+
+    /// Returns the user of the jail's own.
+    #[must_use]
+    pub fn jail_user(&self) -> Option<&str> {
+        self.jail.as_ref()?.user.as_deref()
+    }
+
+    /// Whether the sandbox gets an empty directory, as its scratch directory or as the home of its jail's user.
+    #[must_use]
+    pub fn has_scratch(&self) -> bool {
+        self.scratch || self.jail_user().is_some()
     }
 
     /// Returns the resources.

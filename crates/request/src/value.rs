@@ -66,6 +66,23 @@ pub fn name(given: &str) -> Result<String, Invalid> {
     Err(Invalid::new(given, "is not a name", names::NAME_RULE))
 }
 
+/// The longest name of a jail's user.
+const LONGEST_LOGIN: usize = 32;
+
+/// Parses the name of a jail's user.
+pub fn jail_user(given: &str) -> Result<String, Invalid> {
+    let is_first = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'_';
+    let is_next = |byte: &u8| is_first(byte) || byte.is_ascii_digit() || *byte == b'-';
+    let is_login = given.as_bytes().first().is_some_and(is_first)
+        && given.as_bytes().iter().all(is_next)
+        && given.len() <= LONGEST_LOGIN;
+    if is_login && given != "root" {
+        return Ok(given.to_owned());
+    }
+    let accepted = "1 to 32 of `a-z 0-9 _ -`, the first a letter or `_`; not `root`";
+    Err(Invalid::new(given, "is no name for the user of a jail", accepted))
+}
+
 /// Parses a label, see [`Label`].
 pub fn label(given: &str) -> Result<Label, Invalid> {
     match given.split_once('=') {

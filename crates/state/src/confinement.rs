@@ -59,6 +59,8 @@ pub enum Ipc {
 pub struct Jail {
     /// The filter of system calls: `struct sock_filter` of `linux/filter.h`, one after the other. `None` without a filter.
     pub filter: Option<Vec<u8>>,
-    /// The value of TMPDIR without a scratch directory.
+    /// The value of TMPDIR without a scratch directory, and where the scratch directory is a home.
     pub temporary: PathBuf,
+    /// Whether the jail has a user of its own, whose home is the scratch directory.
+    pub has_user: bool,
 }

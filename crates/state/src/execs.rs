@@ -58,6 +58,9 @@ pub struct RecordedExec {
     pub supervisor: ProcessId,
     /// The pid of the command, once it runs.
     pub leader: Option<i32>,
+    /// The pid of the command in the jail of the sandbox, once it runs there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_inside: Option<i32>,
     /// The size limit of the log, in bytes.
     pub log_limit: u64,
     /// Whether the command has a terminal.

@@ -71,6 +71,7 @@ impl<'a> StartPlace<'a> {
         directory: Option<&'a Path>,
         scratch: Option<&'a Path>,
     ) -> StartPlace<'a> {
+        let scratch = scratch.filter(|_| !jail.has_user);
         StartPlace { directory, temporary: Some(scratch.unwrap_or(&jail.temporary)), netns: None }
     }
 }

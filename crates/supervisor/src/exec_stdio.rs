@@ -105,6 +105,7 @@ pub(crate) fn record_exec(
         started_at_ms: now_ms(),
         supervisor: own.id(),
         leader: None,
+        leader_inside: None,
         log_limit,
         terminal,
         lingers,

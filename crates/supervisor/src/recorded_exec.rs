@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use penfold_process::Pid;
+use penfold_process::{Pid, ProcFs};
 use penfold_state::{ExecFiles, RecordedExec};
 use penfold_teardown::Cause;
 use rustix::event::PollFd;
@@ -58,12 +58,15 @@ impl ExecRecord {
     }
 
     /// Marks the command as running. Returns its pid in the pid namespace of the sandbox's supervisor.
-    pub(crate) fn mark_running(&mut self, leader: Option<Pid>) -> Option<i32> {
+    pub(crate) fn mark_running(&mut self, leader: Option<Pid>, is_jailed: bool) -> Option<i32> {
         self.output.mark_running();
-        self.exec.leader = match self.outer_proc.take() {
-            Some(proc) => only_child(&proc),
-            None => leader.map(|leader| leader.as_raw_nonzero().get()),
+        let seen = leader.map(Pid::as_raw_pid);
+        let (outside, inside) = match self.outer_proc.take() {
+            // This process is in the pid namespace of the jail, or of penfold's init.
+            Some(proc) => (only_child(&proc), seen.filter(|_| is_jailed)),
+            None => (seen, leader.filter(|_| is_jailed).and_then(innermost_pid)),
         };
+        (self.exec.leader, self.exec.leader_inside) = (outside, inside);
         // On a full disk the file stays as it was: only the pid is missing.
         let _ = self.files.write_exec(&self.exec);
         self.exec.leader
@@ -136,6 +139,12 @@ impl ExecRecord {
             self.files.remove_remaining();
         }
     }
+}
+
+/// Returns the pid of a child in the pid namespace that it is in.
+fn innermost_pid(pid: Pid) -> Option<i32> {
+    let status = ProcFs::open().ok()?.status(pid).ok()??;
+    status.namespace_pids.last().map(|pid| pid.as_raw_pid())
 }
 
 /// Returns the pid of this process's only child, in the pid namespace of another `/proc`.

@@ -13,7 +13,7 @@ pub(super) const TAG: &str = "e2b.tag";
 
 /// The pid of a command, as the processes of the sandbox see it.
 pub(super) fn pid_of(view: &ExecView) -> Option<u32> {
-    view.leader_pid.and_then(|pid| u32::try_from(pid).ok())
+    view.leader_inside.or(view.leader_pid).and_then(|pid| u32::try_from(pid).ok())
 }
 
 /// Tells whether the command itself runs; what it has left may live on after it.

@@ -6,8 +6,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use penfold_supervisor::{lead_foreground_group, open_for_shell};
@@ -18,8 +19,8 @@ use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
-use penfold_launch::profile::jail::{Jail, TEMPORARY};
-use penfold_launch::profile::{JAIL_OUTSIDE, system_calls};
+use penfold_launch::profile::jail::{Accounts, Jail, JailUser, TEMPORARY};
+use penfold_launch::profile::{JAIL_OUTSIDE, memory_file, system_calls};
 use penfold_request::JailNetwork as Network;
 
 /// The verb `jail-outside`.
@@ -65,6 +66,9 @@ struct OutsideArgs {
     /// Root directory of the jail.
     #[arg(long, value_name = "DIR")]
     rootfs: Option<PathBuf>,
+    /// User of the jail, whose home is this directory.
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// Let the command write to TMPDIR.
     #[arg(long)]
     scratch: bool,
@@ -103,11 +107,21 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let sockets = variable("PENFOLD_SOCKETS");
     let scratch = variable("TMPDIR").filter(|_| args.scratch);
     let program = std::fs::read_link(surroundings::program()).or_fail(FailureKind::NotStarted, failed)?;
-    let writable = [Some(&directory), sockets.as_ref(), scratch.as_ref()];
+    let scratch = scratch.filter(|_| args.user.is_none());
+    let work = Some(&directory).filter(|_| args.user.is_none());
+    let writable = [work, sockets.as_ref(), scratch.as_ref()];
     // Stays open until this process has become bubblewrap.
     let filter =
         args.seccomp.then(system_calls::filter_file).transpose().or_fail(FailureKind::NotStarted, failed)?;
+    let accounts = args.user.as_deref().map(|user| account_files(args, user)).transpose();
+    let accounts = accounts.or_fail(FailureKind::NotStarted, failed)?;
+    let user = args.user.as_deref().zip(accounts.as_ref());
     let jail = Jail {
+        user: user.map(|(name, (passwd, group))| JailUser {
+            name,
+            home: &directory,
+            accounts: (passwd.as_fd(), group.as_fd()),
+        }),
         filter: filter.as_ref().map(AsFd::as_fd),
         rootfs: args.rootfs.as_deref(),
         network: args.network,
@@ -129,6 +143,12 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     words.push("--".into());
     words.extend(args.command.iter().cloned());
     Err(execute::program(&words, asking, Vec::new()).with_kind(FailureKind::NotStarted))
+}
+
+/// Makes the files of the accounts. They stay open until this process has become bubblewrap.
+fn account_files(args: &OutsideArgs, user: &str) -> io::Result<(OwnedFd, OwnedFd)> {
+    let Accounts { passwd, group } = Accounts::of(args.rootfs.as_deref().unwrap_or(Path::new("/")), user);
+    Ok((memory_file("penfold-passwd", &passwd)?, memory_file("penfold-group", &group)?))
 }
 
 fn inside(args: &InsideArgs) -> Result<u8, Failure> {

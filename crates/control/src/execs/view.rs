@@ -43,6 +43,8 @@ pub struct ExecView {
     pub cause: Option<Cause>,
     /// The pid of the command in penfold's pid namespace, as the record says. Never signal it.
     pub leader_pid: Option<i32>,
+    /// The pid of the command in the jail of the sandbox, as the record says; `None` outside of a jail. Never signal it.
+    pub leader_inside: Option<i32>,
     /// The start time, in milliseconds since 1970.
     pub started_at_ms: u64,
     /// The time of the end, in milliseconds since 1970.
@@ -173,6 +175,7 @@ fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecView 
         exit,
         cause,
         leader_pid: None,
+        leader_inside: None,
         started_at_ms: report.as_ref().map_or(0, |report| report.started_at_ms),
         ended_at_ms,
         terminal: false,
@@ -184,6 +187,7 @@ fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence) -> ExecView 
         view.command = described.command;
         view.labels = described.labels;
         view.leader_pid = described.leader;
+        view.leader_inside = described.leader_inside;
         view.started_at_ms = described.started_at_ms;
         view.terminal = described.terminal;
         view.log_limit = described.log_limit;

@@ -9,7 +9,6 @@ mod denied;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 use denied::{ARGUMENTS, Check, DENIED};
@@ -101,11 +100,7 @@ fn fail(errno: Errno) -> Instruction {
 /// When there is no table for this architecture, or the kernel makes no file.
 pub fn filter_file() -> io::Result<OwnedFd> {
     let bytes = build_filter()?;
-    let file = rustix::fs::memfd_create("penfold-seccomp", MemfdFlags::empty())?;
-    if rustix::io::pwrite(&file, &bytes, 0)? != bytes.len() {
-        return Err(io::ErrorKind::WriteZero.into());
-    }
-    Ok(file)
+    super::memory_file("penfold-seccomp", &bytes)
 }
 
 /// Makes the filter: the instructions, one after the other.

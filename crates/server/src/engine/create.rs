@@ -1,12 +1,14 @@
 //! A sandbox that a caller wants, as the request and the environment for penfold.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use penfold_request::{SandboxSpec, StartRequest, USUAL_VARIABLES};
 
 /// The prefix of penfold's own variables. A command gets the marker of the enclosing sandboxes.
 const OWN: &str = "PENFOLD_";
+
+/// The variables of a login.
+const LOGIN: [&str; 4] = ["HOME", "USER", "LOGNAME", "SHELL"];
 
 /// A sandbox to be started.
 #[derive(Debug, Clone, Default)]
@@ -21,9 +23,12 @@ impl NewSandbox {
         NewSandbox { spec: SandboxSpec { command, ..SandboxSpec::default() } }
     }
 
-    /// What penfold is asked for. The variables are in [`NewSandbox::environment`].
+    /// What penfold is asked for. The variables are in [`NewSandbox::environment`]. Those that take precedence over the ones of a login
+    /// are here: there, nothing tells them from the server's.
     pub(super) fn into_request(self) -> StartRequest {
-        let spec = SandboxSpec { env: BTreeMap::new(), inherit_env: None, ..self.spec };
+        let mut env = self.spec.env.clone();
+        env.retain(|key, _| self.spec.jail_user().is_some() && LOGIN.contains(&key.as_str()));
+        let spec = SandboxSpec { env, inherit_env: None, ..self.spec };
         StartRequest { spec, ..StartRequest::default() }
     }
 
@@ -48,7 +53,7 @@ impl NewSandbox {
         let mut environment: Vec<(OsString, OsString)> =
             server.iter().filter(|(key, _)| wanted(key)).cloned().collect();
         // penfold makes the scratch directory below its own TMPDIR, and then sets the command's.
-        let given = self.spec.env.iter().filter(|(key, _)| !(self.spec.scratch && *key == "TMPDIR"));
+        let given = self.spec.env.iter().filter(|(key, _)| !(self.spec.has_scratch() && *key == "TMPDIR"));
         for (key, value) in given {
             environment.retain(|(other, _)| other != key.as_str());
             environment.push((key.into(), value.into()));

@@ -161,7 +161,8 @@ impl EventLoop {
             }
             SandboxKind::Exec => Answer::Running,
             SandboxKind::RecordedExec(exec) => {
-                let leader = exec.mark_running(self.sandbox.leader_pid);
+                let is_jailed = parts.setup.spec.jail.is_some();
+                let leader = exec.mark_running(self.sandbox.leader_pid, is_jailed);
                 Answer::ExecStarted { number: exec.number(), leader }
             }
         };

@@ -33,6 +33,8 @@ const INSTRUCTION: usize = 8;
 /// The way into a jail, open.
 #[derive(Debug)]
 pub struct JailEntry {
+    /// Namespaces that `owner` does not own, such as a network namespace of penfold.
+    foreign: Vec<OwnedFd>,
     /// The user namespace that owns the others, if it is not that of this process.
     owner: Option<OwnedFd>,
     /// The pid namespace.
@@ -60,7 +62,7 @@ fn identity(space: &File) -> io::Result<(u64, u64)> {
 }
 
 /// Opens the user namespace that owns a namespace.
-fn owner(space: &File) -> io::Result<File> {
+fn owner(space: BorrowedFd<'_>) -> io::Result<File> {
     // SAFETY: the request takes no argument; the descriptor is open.
     let fd = unsafe { libc::ioctl(space.as_raw_fd(), NS_GET_USERNS) };
     if fd < 0 {
@@ -88,7 +90,7 @@ impl JailEntry {
         };
         let not_in_jail = || io::Error::other("its process is in no namespace of its own");
         let mounts = theirs("mnt")?;
-        let (own_user, owner, user) = (own("user")?, owner(&mounts)?, theirs("user")?);
+        let (own_user, owner, user) = (own("user")?, owner(mounts.as_fd())?, theirs("user")?);
         let (owner_user, inner_user) = (identity(&owner)?, identity(&user)?);
         // bubblewrap makes the namespaces in a user namespace, and leaves that one for another. The first gives an ordinary user
         // the right to enter the others, the second takes this right away.
@@ -96,8 +98,11 @@ impl JailEntry {
         let user = (inner_user != owner_user).then(|| user.into());
         let processes = different("pid")?.ok_or_else(not_in_jail)?;
         let mut spaces = vec![different("mnt")?.ok_or_else(not_in_jail)?];
+        let mut foreign = Vec::new();
         for kind in ["ipc", "uts", "cgroup", "net"] {
-            spaces.extend(different(kind)?);
+            let Some(space) = different(kind)? else { continue };
+            let is_own = identity(&self::owner(space.as_fd())?)? == owner_user;
+            if is_own { &mut spaces } else { &mut foreign }.push(space);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let home = rustix::fs::openat(CWD, format!("{process}/cwd"), flags, Mode::empty())?;
@@ -107,7 +112,7 @@ impl JailEntry {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let root = (root.dev(), root.ino());
-        Ok(JailEntry { owner, processes, spaces, user, proc, root, home, bounding, filter })
+        Ok(JailEntry { foreign, owner, processes, spaces, user, proc, root, home, bounding, filter })
     }
 
     /// Lets later children of this process be born in the pid namespace of the jail. This process, and its children, keep their
@@ -116,10 +121,16 @@ impl JailEntry {
     /// # Errors
     /// Those of setns(2).
     pub fn enter_pid_namespace(&mut self) -> io::Result<()> {
+        let processes = self.processes.as_fd();
+        match rustix::thread::move_into_link_name_space(processes, None) {
+            // An ordinary user has the right in the user namespace that owns the others. Root has it here, and needs it for others, too.
+            Err(Errno::PERM) => {}
+            entered => return Ok(entered?),
+        }
         if let Some(owner) = self.owner.take() {
             rustix::thread::move_into_link_name_space(owner.as_fd(), None)?;
         }
-        Ok(rustix::thread::move_into_link_name_space(self.processes.as_fd(), None)?)
+        Ok(rustix::thread::move_into_link_name_space(processes, None)?)
     }
 
     /// Returns the directory `/proc` of the jail, which shows the jail's processes by their numbers there.
@@ -131,7 +142,9 @@ impl JailEntry {
     fn enter(&self) -> rustix::io::Result<()> {
         // The processes of the jail must not trace a process that has more rights than they have.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        for space in self.owner.iter().chain([&self.processes]).chain(&self.spaces).chain(&self.user) {
+        // The right to enter those of others ends with the entry into `owner`.
+        let others = [&self.processes].into_iter().chain(&self.spaces).chain(&self.user);
+        for space in self.foreign.iter().chain(&self.owner).chain(others) {
             rustix::thread::move_into_link_name_space(space.as_fd(), None)?;
         }
         let root = rustix::fs::stat(c"/")?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use penfold_request::{JailNetwork, Profile, VmmKind};
 
+use crate::value;
+
 /// The flags of profiles.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Profiles")]
@@ -30,4 +32,7 @@ pub(crate) struct ProfileArgs {
     /// Let the command in the jail make all system calls; otherwise a filter denies those that a jail does not need.
     #[arg(long, requires = "profile")]
     pub(crate) no_seccomp: bool,
+    /// Give the jail a user of this name, with uid 1000, whose home is empty, removed at the end, and the working directory.
+    #[arg(long, value_name = "NAME", requires = "profile", value_parser = value::jail_user)]
+    pub(crate) jail_user: Option<String>,
 }

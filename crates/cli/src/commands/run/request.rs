@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use penfold_launch::caller::{Caller, Codes};
 use penfold_process::path_text::path_text;
-use penfold_request::{Jail, Profile, SandboxSpec, Vmm};
+use penfold_request::{Jail, SandboxSpec, Vmm};
 use penfold_state::Limits;
 
 use super::RunArgs;
@@ -178,12 +178,12 @@ fn with_limits(spec: SandboxSpec, limits: Limits) -> SandboxSpec {
 }
 
 fn with_profile(spec: SandboxSpec, args: ProfileArgs) -> SandboxSpec {
-    let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = args;
-    let is_jailed = profile == Some(Profile::Jail) || rootfs.is_some() || network.is_some() || no_seccomp;
-    let jail = Jail { rootfs: rootfs.as_ref().map(text), user: None, network, seccomp: no_seccomp.then_some(false) };
+    let ProfileArgs { profile, rootfs, network, vmm, no_seccomp, jail_user } = args;
+    let seccomp = no_seccomp.then_some(false);
+    let jail = Jail { rootfs: rootfs.as_ref().map(text), network, seccomp, user: jail_user };
     SandboxSpec {
         profile,
-        jail: Some(jail).filter(|jail| is_jailed && *jail != Jail::default()),
+        jail: Some(jail).filter(|jail| *jail != Jail::default()),
         vmm: vmm.map(|kind| Vmm { kind: Some(kind) }),
         ..spec
     }

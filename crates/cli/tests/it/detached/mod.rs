@@ -7,6 +7,7 @@ mod clock;
 mod exec;
 mod exec_clients;
 pub mod exec_jail;
+mod exec_jail_user;
 mod life;
 mod modes;
 mod namespaces;

@@ -21,7 +21,7 @@ use crate::support::{Level, Process, Sandbox, TestEnv, USER, is_root, skip, wait
 const LONG: Duration = Duration::from_secs(20);
 
 /// Calls the library as the user of the sandbox, in a thread of its own.
-fn as_user<R: Send>(env: &TestEnv, sandbox: &Sandbox, call: impl FnOnce(&Files) -> R + Send) -> R {
+pub fn as_user<R: Send>(env: &TestEnv, sandbox: &Sandbox, call: impl FnOnce(&Files) -> R + Send) -> R {
     let ordinary = env.is_ordinary();
     let (root, id) = (env.root(), &sandbox.id);
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn start(env: &TestEnv, sandbox: &Sandbox, words: &[&str]) -> StartedExec {
 }
 
 #[track_caller]
-fn view(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecView {
+pub fn view(env: &TestEnv, sandbox: &Sandbox, number: u32) -> ExecView {
     as_user(env, sandbox, |files| execs::find_exec(files, number)).unwrap().expect("no such exec")
 }
 

@@ -17,6 +17,7 @@ mod interrupt;
 mod ipc;
 pub mod jail;
 mod jail_seccomp;
+pub mod jail_user;
 mod launch_faults;
 pub mod launcher;
 mod limits;

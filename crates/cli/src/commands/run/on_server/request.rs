@@ -30,6 +30,7 @@ pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Fa
     checks::refuse_limits(&spec)?;
     checks::check_detached(&spec, caller)?;
     refuse_other_profiles(&spec)?;
+    checks::refuse_directory_of_jail_user(&spec)?;
     refuse_bytes(&spec)?;
     if caller.detach {
         let time = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
@@ -232,6 +233,8 @@ mod tests {
         ("vmm=qemu", &["--profile=jail"], Refused, Refused),
         ("no-seccomp", &["--profile=jail"], Sent("jail"), Sent("jail")),
         ("no-seccomp", &["--profile=vmm"], Refused, Refused),
+        ("jail-user=ann", &["--profile=jail"], Sent("jail"), Sent("jail")),
+        ("jail-user=ann", &["--profile=vmm"], Refused, Refused),
         ("stop-command=true", &[], Sent("stop"), Sent("stop")),
         ("spare=ssh-agent", &[], Sent("spare"), Sent("spare")),
         ("allow-outside", &[], Refused, Refused),
