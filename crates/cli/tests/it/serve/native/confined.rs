@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{Server, ask, create, delete, get, post, start};
 use crate::detached::exec_jail::DESCRIPTION;
 use crate::run::jail::environments;
+use crate::run::jail_user::shell;
 use crate::support::{Sandbox, has_program, is_root, wait_until};
 
 /// What an exec has said, once it has ended.
@@ -68,6 +69,53 @@ fn execs_and_sessions_of_a_jail_are_in_the_jail() {
         delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
         for file in ["up", "own"] {
             std::fs::remove_file(env.path("work").join(file)).unwrap();
+        }
+        server.running.signal(rustix::process::Signal::TERM);
+        server.running.finish();
+        env.assert_nothing_left();
+    }
+}
+
+/// spec: 19.10
+#[test]
+fn the_user_of_a_jail_is_that_of_execs_sessions_and_files() {
+    if !has_program(&["bash", "-c", "true"]) {
+        return;
+    }
+    for env in environments() {
+        let server = Server::start(&env, &["--api", "native"]);
+        for (inherit_env, own) in [(false, json!({})), (true, json!({ "HOME": "/tmp", "SHELL": "/x" }))] {
+            let body = json!({
+                "command": ["sleep", "1000"], "profile": "jail", "jail": { "user": "ann" }, "inherit_env": inherit_env, "env": own,
+            });
+            let made = create(&server, &body);
+            let id = made["id"].as_str().unwrap();
+            let who = "whoami; id -u; pwd; echo $HOME $USER $LOGNAME $SHELL $TMPDIR; ls -A";
+            let login = if inherit_env {
+                "/tmp ann ann /x /tmp".to_owned()
+            } else {
+                format!("/home/ann ann ann {} /tmp", shell())
+            };
+            let expected = format!("ann\n1000\n/home/ann\n{login}\n");
+            assert_eq!(exec(&server, id, who), expected);
+            let path = session(&server, id);
+            assert_eq!(run(&server, &path, who), expected);
+            run(&server, &path, "cd ~; umask 077; echo text > own");
+            let file = |name: &str| format!("/v1/sandboxes/{id}/files?path={name}");
+            if !inherit_env {
+                assert_eq!(get(&server, &file("own")).with(200).body, b"text\n");
+            }
+            assert_eq!(ask(&server, "PUT", &file("put"), "", b"more").status, 200);
+            assert_eq!(exec(&server, id, "stat -c %U put; cat put"), "ann\nmore");
+            delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+        }
+        for wrong in
+            [json!({ "jail": { "user": "root" } }), json!({ "jail": { "user": "ann" }, "dir": "/tmp" })]
+        {
+            let mut body = json!({ "command": ["sleep", "1000"], "profile": "jail" });
+            body.as_object_mut().unwrap().extend(wrong.as_object().unwrap().clone());
+            let refused = post(&server, "/v1/sandboxes", &body);
+            assert!((400..500).contains(&refused.status), "{}", refused.status);
         }
         server.running.signal(rustix::process::Signal::TERM);
         server.running.finish();
