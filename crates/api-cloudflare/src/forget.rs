@@ -67,6 +67,7 @@ mod tests {
     /// An API without a server, in a root of its own.
     fn api(root: &std::path::Path) -> ApiState {
         Api::new(App::new(Config {
+            templates: std::collections::BTreeMap::new(),
             state_root: root.to_owned(),
             temporary: root.to_owned(),
             program: "/nowhere/penfold".into(),

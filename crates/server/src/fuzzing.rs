@@ -33,6 +33,7 @@ impl Edge {
     /// When there is no descriptor for the runtime.
     pub fn new(dialects: Vec<Dialect>) -> Edge {
         let config = Config {
+            templates: std::collections::BTreeMap::new(),
             state_root: "/nonexistent".into(),
             temporary: "/nonexistent".into(),
             program: "/nonexistent".into(),

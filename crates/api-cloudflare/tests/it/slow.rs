@@ -30,6 +30,7 @@ impl Server {
         let mut limits = Limits { head_time: LONG, body_time: LONG, write_time: LONG, ..Limits::default() };
         change(&mut limits);
         let config = Config {
+            templates: std::collections::BTreeMap::new(),
             state_root: dir.path().join("root"),
             temporary: dir.path().to_owned(),
             program: PathBuf::from("/nowhere/penfold"),

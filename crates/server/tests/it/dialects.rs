@@ -9,7 +9,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
-use penfold_server::{Access, Address, Config, Dialect, Limits, Listener, Tokens};
+use penfold_server::{Access, Address, Config, TokenPlace, Dialect, Limits, Listener, Tokens};
 use tempfile::TempDir;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -17,7 +17,8 @@ const TOKEN: &str = "0123456789abcdef";
 const ONE: Dialect = Dialect {
     name: "one",
     owns: |path| path.starts_with("/one"),
-    takes_bearer: true,
+    claims: None,
+    token_place: TokenPlace::Bearer,
     reads: |method, _| method.is_safe(),
     ends: |_, _| false,
     refusal: |refusal| (refusal.status, format!("one refuses: {}", refusal.kind)).into_response(),
@@ -28,7 +29,8 @@ const ONE: Dialect = Dialect {
 const OTHER: Dialect = Dialect {
     name: "other",
     owns: |path| path != "/nobody",
-    takes_bearer: false,
+    claims: None,
+    token_place: TokenPlace::Nowhere,
     reads: |method, _| method.is_safe(),
     ends: |_, _| false,
     refusal: |refusal| (refusal.status, format!("other refuses: {}", refusal.kind)).into_response(),
@@ -40,6 +42,7 @@ const OTHER: Dialect = Dialect {
 fn serve(dialects: Vec<Dialect>) -> TempDir {
     let dir = TempDir::new().unwrap();
     let config = Config {
+        templates: std::collections::BTreeMap::new(),
         state_root: dir.path().join("root"),
         temporary: dir.path().to_owned(),
         program: PathBuf::from("/nowhere/penfold"),
