@@ -128,7 +128,7 @@ impl Filter {
                 && (self.states.is_empty() || self.states.contains(&is_of_state))
                 && self.metadata.iter().all(|(key, value)| labels.get(key) == Some(value))
                 && self.template.as_ref().is_none_or(|template| labels.get(TEMPLATE) == Some(template))
-                && self.started_after.as_ref().is_none_or(|after| is_after(&time(started(seen)), after))
+                && self.started_after.as_ref().is_none_or(|after| is_not_before(&time(started(seen)), after))
         });
         found.sort_by_key(place);
         if !self.is_ascending {
@@ -139,13 +139,13 @@ impl Filter {
 }
 
 /// Compares two texts of times in UTC by their parts up to the fraction; a fraction may be of any length, or missing.
-fn is_after(one: &str, other: &str) -> bool {
+fn is_not_before(one: &str, other: &str) -> bool {
     let parts = |text: &str| {
         let text = text.trim_end_matches("+00:00").trim_end_matches('Z');
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         (whole.to_owned(), format!("{fraction:0<9}"))
     };
-    parts(one) > parts(other)
+    parts(one) >= parts(other)
 }
 
 /// Reads `a=b&c=d`, which was encoded once more as the value of a parameter.
@@ -183,8 +183,9 @@ mod tests {
 
     #[test]
     fn times_are_compared_with_fractions_of_any_length() {
-        assert!(is_after("2026-11-21T10:35:00.100000000Z", "2026-11-21T10:35:00.05Z"));
-        assert!(is_after("2026-11-21T10:35:01.000000000Z", "2026-11-21T10:35:00.999999+00:00"));
-        assert!(!is_after("2026-11-21T10:35:00.000000000Z", "2026-11-21T10:35:00Z"));
+        assert!(is_not_before("2026-11-21T10:35:00.100000000Z", "2026-11-21T10:35:00.05Z"));
+        assert!(is_not_before("2026-11-21T10:35:01.000000000Z", "2026-11-21T10:35:00.999999+00:00"));
+        assert!(is_not_before("2026-11-21T10:35:00.000000000Z", "2026-11-21T10:35:00Z"));
+        assert!(!is_not_before("2026-11-21T10:35:00.000000000Z", "2026-11-21T10:35:00.000000001Z"));
     }
 }

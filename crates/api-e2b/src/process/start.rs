@@ -164,7 +164,7 @@ fn open_log(files: &Files, number: u32, from: LogPosition) -> Result<LogReader, 
 }
 
 /// The sandbox ends, or has ended.
-pub(super) fn gone() -> RpcError {
+fn gone() -> RpcError {
     RpcError::new(Code::Unavailable, "the sandbox ended before the stream was complete")
 }
 

@@ -15,7 +15,7 @@ use penfold_teardown::Cause;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::messages::{Bytes, End, Event, EventMessage, Output};
-use super::start::{gone, warn};
+use super::start::warn;
 use crate::api::ApiState;
 use crate::connect::{Code, RpcError, frame, last_frame, stream};
 
@@ -102,7 +102,8 @@ fn write(api: &ApiState, files: &Files, beginning: Beginning, keepalive: Duratio
             last_frame(None)
         }
         (StreamEnd::Complete, Some(Ending::Failed(error))) => last_frame(Some(&error)),
-        (StreamEnd::Complete, None) => last_frame(Some(&gone())),
+        // The stream breaks off: then every client looks whether the sandbox is there.
+        (StreamEnd::Complete, Some(Ending::SandboxGone) | None) => return Err(io::ErrorKind::ConnectionReset.into()),
         (StreamEnd::Draining, _) => {
             let why = "the server is ending; the command goes on: connect again";
             last_frame(Some(&RpcError::new(Code::Unavailable, why)))
@@ -122,6 +123,7 @@ fn send(sink: &mut Sink, event: Event) -> io::Result<()> {
 enum Ending {
     Known(End),
     Failed(RpcError),
+    SandboxGone,
 }
 
 impl Ending {
@@ -132,7 +134,7 @@ impl Ending {
             return Some(Ending::Known(End::of(exit)));
         }
         let Ok(view) = execs::find_exec(files, number) else { return None };
-        let Some(view) = view else { return Some(Ending::Failed(gone())) };
+        let Some(view) = view else { return Some(Ending::SandboxGone) };
         if !view.remaining.is_empty() {
             let message = format!("the command was ended, and is not gone: {}", survivors_sentence(&view.remaining));
             return Some(Ending::Failed(RpcError::internal(&io::Error::other(message))));
@@ -146,7 +148,7 @@ impl Ending {
             // Its own signal, or that of a client: what it has left goes on.
             (Some(Cause::Signal), Some(exit)) if !is_ending(files) => Some(Ending::Known(End::of(exit))),
             (Some(Cause::Kill), Some(exit)) if is_over && !is_ending(files) => Some(Ending::Known(End::of(exit))),
-            _ if is_over => Some(Ending::Failed(gone())),
+            _ if is_over => Some(Ending::SandboxGone),
             _ => None,
         }
     }
