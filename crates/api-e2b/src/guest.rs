@@ -16,10 +16,10 @@ use crate::address::{Address, GUEST_PORT};
 use crate::api::{Api, ApiState};
 use crate::error::ApiError;
 use crate::templates::{SECURE, TEMPLATE, User};
-use crate::{process, refuse};
+use crate::{ports, process, refuse};
 
 /// The header with the access token of a sandbox.
-const ACCESS: &str = "x-access-token";
+pub(crate) const ACCESS: &str = "x-access-token";
 /// The path that needs no access token: it says nothing but that the sandbox runs.
 const HEALTH: &str = "/health";
 /// The path whose routes check a signature in the place of a token.
@@ -68,7 +68,7 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
         return refuse(&refusal);
     }
     if address.port != GUEST_PORT {
-        return ApiError::unsupported("ports of sandboxes are not reached yet").into_response();
+        return ports::pass(&api, &guest, &address, parts, body).await;
     }
     let needs_no_token = parts.uri.path() == HEALTH && parts.method == Method::GET || parts.uri.path() == FILES;
     if !guest.is_admitted && !needs_no_token {

@@ -5,6 +5,7 @@
 //! - `address` — which sandbox and port a request names; `access` — access tokens of sandboxes, and signatures of file URLs.
 //! - `guest` — a sandbox as the data plane reaches it.
 //! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
+//! - `ports` — passes requests on to the ports of a sandbox.
 //! - `process` — commands: recorded execs of the sandbox.
 //! - `templates` — what a new sandbox is made of.
 //!
@@ -18,6 +19,7 @@ mod connect;
 mod control;
 mod error;
 mod guest;
+mod ports;
 mod process;
 mod templates;
 

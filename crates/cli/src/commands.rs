@@ -18,6 +18,8 @@ mod guard;
 mod help;
 pub(crate) mod inspect;
 mod jail;
+#[cfg(feature = "full")]
+mod jail_dial;
 mod keep;
 pub(crate) mod kill;
 pub(crate) mod logs;
@@ -129,6 +131,8 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &as_user::VERB,
     &jail::OUTSIDE,
     &jail::INSIDE,
+    #[cfg(feature = "full")]
+    &jail_dial::VERB,
     &ask_vmm::VERB,
     &crate::ssh::far::VERB,
     &next_life::VERB,

@@ -9,7 +9,7 @@
 //! - [`records`], [`execs`], [`sessions`], [`files`], [`watched`], [`ids`] — what more than one dialect needs of sandboxes: typed results and errors,
 //!   which each dialect maps to its wire.
 //! - [`sent_body`], [`log_stream`] — answers that a thread writes, and logs that it follows.
-//! - [`sockets`] — WebSockets.
+//! - [`sockets`] — WebSockets. [`dial_jail`] — connections to the ports of a jail.
 //! - [`survivors`] — what is left after an end, for an answer.
 //! - [`shared_stream`] — one thread for all that follow the same.
 //!
@@ -32,6 +32,7 @@ mod dialect;
 mod drain;
 mod engine;
 mod error;
+mod dial;
 pub mod execs;
 pub mod files;
 mod front;
@@ -69,6 +70,7 @@ pub use caller::{Peer, RequestId};
 pub use config::Config;
 pub use deleted::Deleted;
 pub use descriptors::{has_descriptors, or_no_descriptors};
+pub use dial::{DialError, JAIL_DIAL, dial, dial_jail};
 pub use dialect::{Dialect, TokenPlace};
 pub use drain::Drain;
 pub use engine::{Engine, EngineError, NewSandbox, is_settable};

@@ -188,6 +188,36 @@ impl<S: Sync> FromRequestParts<S> for Upgrade {
     }
 }
 
+/// A connection that the answer with status 101 takes out of HTTP, for whatever protocol.
+#[derive(Debug)]
+pub struct RawUpgrade {
+    connection: OnUpgrade,
+    place: Arc<Place>,
+}
+
+impl RawUpgrade {
+    /// Takes the connection of a request that asks for an upgrade; `None` for any other.
+    pub fn take(parts: &mut Parts) -> Option<RawUpgrade> {
+        if !has_word(&parts.headers, &header::CONNECTION, "upgrade") {
+            return None;
+        }
+        let place = parts.extensions.get::<Arc<Place>>().cloned()?;
+        Some(RawUpgrade { connection: parts.extensions.remove::<OnUpgrade>()?, place })
+    }
+
+    /// Joins the connection with another one, until both have ended. Begins once the request was answered.
+    pub fn join_with(self, other: OnUpgrade) {
+        let RawUpgrade { connection, place } = self;
+        tokio::spawn(async move {
+            let (Ok(ours), Ok(theirs)) = tokio::join!(connection, other) else { return };
+            place.no_more_heads();
+            // What breaks off is seen by both ends.
+            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(ours), &mut TokioIo::new(theirs)).await;
+            drop(place);
+        });
+    }
+}
+
 /// Tells whether a header with a list has this word.
 fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

@@ -1,9 +1,11 @@
 //! Namespaces of this process: namespaces(7).
 
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::process::Pid;
+use rustix::thread::LinkNameSpaceType;
 
 /// `unshare(CLONE_NEWNET)`—Moves the calling thread into a new network namespace. Open sockets stay in the old one.
 ///
@@ -47,6 +49,38 @@ pub fn map_user((user, group): (u32, u32)) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// `ioctl(NS_GET_USERNS)`—Opens the user namespace that owns a namespace: `ioctl_nsfs(2)`.
+///
+/// # Errors
+/// `EPERM` if the owner is not below the user namespace of this process, `ENOTTY` if the descriptor is no namespace.
+pub fn owner_of(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const NS_GET_USERNS: libc::Ioctl = 0xb701;
+    // SAFETY: the request takes no argument; the descriptor is open.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just opened this descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Moves this process into a network namespace: one of its own user namespace, or of one that this user has made. Open sockets stay in
+/// the old one. The process must have one thread.
+///
+/// # Errors
+/// Those of setns(2).
+pub fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let enter = || rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network));
+    match enter() {
+        Err(Errno::PERM) => {
+            let owner = owner_of(namespace)?;
+            rustix::thread::move_into_link_name_space(owner.as_fd(), Some(LinkNameSpaceType::User))?;
+            Ok(enter()?)
+        }
+        entered => Ok(entered?),
+    }
 }
 
 /// `ioctl(SIOCGSKNS)`—Opens the network namespace of a socket or of a descriptor of `/dev/net/tun`.

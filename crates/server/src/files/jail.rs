@@ -29,6 +29,8 @@ pub struct Jail {
     pub users: IdMap,
     /// The groups that its processes know.
     pub groups: IdMap,
+    /// Its network namespace, which may be that of the host.
+    pub(crate) network: OwnedFd,
     /// A pidfd of its first process. It is readable once the jail is gone.
     pub first: OwnedFd,
 }
@@ -118,18 +120,20 @@ fn look(files: &Files) -> io::Result<Look> {
     if first.has_exited()? || leader.has_exited()? {
         return Err(gone());
     }
-    let (root, users, groups) = jail;
-    Ok(Look::Ready(Jail { root, users, groups, first: first.into_pidfd() }))
+    let (root, users, groups, network) = jail;
+    Ok(Look::Ready(Jail { root, users, groups, network, first: first.into_pidfd() }))
 }
 
-/// Opens the root directory of a process, and reads its users and groups.
-fn enter(pid: Pid) -> io::Result<(Root, IdMap, IdMap)> {
+/// Opens the root directory and the network namespace of a process, and reads its users and groups.
+fn enter(pid: Pid) -> io::Result<(Root, IdMap, IdMap, OwnedFd)> {
     let process = format!("/proc/{}", pid.as_raw_pid());
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, format!("{process}/root"), flags, Mode::empty())?;
     let map =
         |kind: &str| std::fs::read_to_string(format!("{process}/{kind}")).map(|text| IdMap::parse(&text));
-    Ok((Root::new(root, Border::Stays, true), map("uid_map")?, map("gid_map")?))
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let network = rustix::fs::openat(CWD, format!("{process}/ns/net"), flags, Mode::empty())?;
+    Ok((Root::new(root, Border::Stays, true), map("uid_map")?, map("gid_map")?, network))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
@@ -20,9 +20,8 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{Launch, Namespaces, Program, child, clone3, errno};
+use crate::namespace::owner_of;
 
-/// `NS_GET_USERNS` of linux/nsfs.h.
-const NS_GET_USERNS: libc::Ioctl = 0xb701;
 /// The time that the entry may take. It waits for nothing, but a frozen cgroup delays it.
 const ENTRY: Duration = Duration::from_secs(5);
 /// The time that a killed child may take to die.
@@ -61,17 +60,6 @@ fn identity(space: &File) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Opens the user namespace that owns a namespace.
-fn owner(space: BorrowedFd<'_>) -> io::Result<File> {
-    // SAFETY: the request takes no argument; the descriptor is open.
-    let fd = unsafe { libc::ioctl(space.as_raw_fd(), NS_GET_USERNS) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just opened this descriptor, and nothing else owns it.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
 impl JailEntry {
     /// Opens the jail whose first process has this pid. The caller makes sure, before and after, that the pid is that process.
     ///
@@ -90,7 +78,7 @@ impl JailEntry {
         };
         let not_in_jail = || io::Error::other("its process is in no namespace of its own");
         let mounts = theirs("mnt")?;
-        let (own_user, owner, user) = (own("user")?, owner(mounts.as_fd())?, theirs("user")?);
+        let (own_user, owner, user) = (own("user")?, File::from(owner_of(mounts.as_fd())?), theirs("user")?);
         let (owner_user, inner_user) = (identity(&owner)?, identity(&user)?);
         // bubblewrap makes the namespaces in a user namespace, and leaves that one for another. The first gives an ordinary user
         // the right to enter the others, the second takes this right away.
@@ -101,7 +89,7 @@ impl JailEntry {
         let mut foreign = Vec::new();
         for kind in ["ipc", "uts", "cgroup", "net"] {
             let Some(space) = different(kind)? else { continue };
-            let is_own = identity(&self::owner(space.as_fd())?)? == owner_user;
+            let is_own = identity(&File::from(owner_of(space.as_fd())?))? == owner_user;
             if is_own { &mut spaces } else { &mut foreign }.push(space);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

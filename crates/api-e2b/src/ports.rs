@@ -1,0 +1,151 @@
+//! The ports of a sandbox: a request is passed on to what listens there, and so are WebSockets and other upgrades.
+
+use std::io;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use hyper::client::conn::http1;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use penfold_server::files::{FileError, Jail};
+use penfold_server::sockets::RawUpgrade;
+use penfold_server::{DialError, dial_jail};
+use tokio::net::TcpStream;
+
+use crate::address::Address;
+use crate::api::ApiState;
+use crate::error::ApiError;
+use crate::guest::{ACCESS, Guest};
+
+/// Headers that are between two ends of one connection, and those for this server.
+const NOT_PASSED: [&str; 9] =
+    ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", ACCESS, "x-penfold-token"];
+
+/// Passes a request on to a port, and its answer back.
+pub(crate) async fn pass(api: &ApiState, guest: &Guest, address: &Address, mut parts: Parts, body: Body) -> Response {
+    let socket = match connect(api, guest, address.port).await {
+        Ok(socket) => socket,
+        Err(Unreached::NotOpen) => return not_open(address),
+        Err(Unreached::Failed(error)) => return error.into_response(),
+    };
+    let upgrade = RawUpgrade::take(&mut parts);
+    let asked = upgrade.is_some().then(|| parts.headers.get(header::UPGRADE).cloned()).flatten();
+    let (mut sender, connection) = match http1::handshake(TokioIo::new(socket)).await {
+        Ok(made) => made,
+        Err(error) => return failed(address.port, &error),
+    };
+    // Ends with the answer, or with the upgraded connection.
+    tokio::spawn(connection.with_upgrades());
+    remove_hops(&mut parts.headers);
+    if let Some(protocol) = asked {
+        parts.headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        parts.headers.insert(header::UPGRADE, protocol);
+    }
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = Uri::try_from(path).unwrap_or_default();
+    parts.extensions.clear();
+    let mut response = match sender.send_request(Request::from_parts(parts, body)).await {
+        Ok(response) => response,
+        Err(error) => return failed(address.port, &error),
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let theirs: Option<OnUpgrade> = response.extensions_mut().remove();
+        if let (Some(ours), Some(theirs)) = (upgrade, theirs) {
+            ours.join_with(theirs);
+        }
+        let protocol = response.headers().get(header::UPGRADE).cloned();
+        remove_hops(response.headers_mut());
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        headers.extend(protocol.map(|protocol| (header::UPGRADE, protocol)));
+    } else {
+        remove_hops(response.headers_mut());
+    }
+    response.map(Body::new).into_response()
+}
+
+/// Why a port was not reached.
+enum Unreached {
+    NotOpen,
+    Failed(ApiError),
+}
+
+async fn connect(api: &ApiState, guest: &Guest, port: u16) -> Result<TcpStream, Unreached> {
+    let files = guest.files.clone();
+    let program = api.app.config.program.clone();
+    let dialled = api.app.engine.call(move |_| {
+        let jail = Jail::open(&files)?;
+        Ok::<_, FileError>(dial_jail(&program, &jail, port))
+    });
+    let unreached = |error: &dyn std::error::Error| Unreached::Failed(ApiError::internal(error));
+    let socket = dialled.await.map_err(|error| unreached(&error))?.map_err(|error| unreached(&error))?;
+    let socket = socket.map_err(|error| match error {
+        DialError::NotOpen(_) => Unreached::NotOpen,
+        error @ DialError::Io { .. } => unreached(&error),
+    })?;
+    let to_tokio = || -> io::Result<TcpStream> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        TcpStream::from_std(socket)
+    };
+    to_tokio().map_err(|error| unreached(&error))
+}
+
+fn remove_hops(headers: &mut HeaderMap) {
+    let listed: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in listed {
+        headers.remove(name);
+    }
+    for name in NOT_PASSED {
+        headers.remove(name);
+    }
+}
+
+/// What the proxy of the reference says of a port on which nothing listens.
+fn not_open(address: &Address) -> Response {
+    let status = StatusCode::BAD_GATEWAY;
+    let body = serde_json::json!({
+        "sandboxId": address.id, "message": "The sandbox is running but port is not open",
+        "port": address.port, "code": status.as_u16(),
+    });
+    (status, axum::Json(body)).into_response()
+}
+
+fn failed(port: u16, error: &hyper::Error) -> Response {
+    ApiError::new(StatusCode::BAD_GATEWAY, format!("port {port} gave no answer: {error}")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn headers_of_one_connection_and_tokens_stay_here() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, x-own"),
+            ("x-own", "1"),
+            ("transfer-encoding", "chunked"),
+            ("x-access-token", "secret"),
+            ("x-penfold-token", "secret"),
+            ("host", "a"),
+            ("cookie", "b"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        remove_hops(&mut headers);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["cookie", "host"]);
+    }
+}
