@@ -5,7 +5,7 @@
 //! - `model` — how a sandbox is described.
 
 mod create;
-mod life;
+pub(crate) mod life;
 mod list;
 mod look;
 mod model;

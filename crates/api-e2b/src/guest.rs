@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use penfold_server::records::open_record;
+use penfold_server::records::{find_sandbox, open_record};
 use penfold_server::{Peer, refuse_web_pages};
 use penfold_state::evidence::fingerprints::is_frozen;
 use penfold_state::{Files, Id, error_chain};
@@ -14,8 +14,9 @@ use penfold_state::{Files, Id, error_chain};
 use crate::access;
 use crate::address::{Address, GUEST_PORT};
 use crate::api::{Api, ApiState};
+use crate::control::life::go_on;
 use crate::error::ApiError;
-use crate::templates::{SECURE, TEMPLATE, User};
+use crate::templates::{RESUMES, SECURE, TEMPLATE, User};
 use crate::{ports, process, refuse};
 
 /// The header with the access token of a sandbox.
@@ -56,8 +57,11 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     let (mut parts, body) = request.into_parts();
     let token = parts.headers.get(ACCESS).and_then(|token| token.to_str().ok()).map(str::to_owned);
     let id = address.id.clone();
-    let found = api.call(move |api| find(api, &id, token.as_deref())).await;
-    let guest = match found {
+    let found = api.call(move |api| {
+        resume(api, &id)?;
+        find(api, &id, token.as_deref())
+    });
+    let guest = match found.await {
         Ok(Some(guest)) => guest,
         Ok(None) => return gone(&address),
         Err(error) => return error.into_response(),
@@ -78,13 +82,32 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     next.run(Request::from_parts(parts, body)).await
 }
 
-/// Finds a sandbox that runs by its whole id.
-fn find(api: &Api, id: &str, token: Option<&str>) -> Result<Option<Guest>, ApiError> {
+/// Lets a paused sandbox go on, if it was created so.
+fn resume(api: &Api, id: &str) -> Result<(), ApiError> {
+    let Some(files) = record(api, id)? else { return Ok(()) };
+    let Ok(intent) = files.intent() else { return Ok(()) };
+    let is_paused = || intent.leaf.as_deref().is_some_and(is_frozen);
+    let Some(timeout) = intent.labels.get(RESUMES).filter(|_| is_paused()).and_then(|text| text.parse().ok()) else {
+        return Ok(());
+    };
+    match find_sandbox(api.app.engine.scope(), id) {
+        Ok(known) => go_on(api, &known, timeout),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns the record of a sandbox that lives, by its whole id.
+fn record(api: &Api, id: &str) -> Result<Option<Files>, ApiError> {
     if !Id::is_short(id) {
         return Ok(None);
     }
     let record = open_record(api.app.engine.scope(), id).map_err(|error| ApiError::internal(&error))?;
-    let Some(files) = record.filter(|files| !files.has_ended() && files.lock().may_be_held()) else { return Ok(None) };
+    Ok(record.filter(|files| !files.has_ended() && files.lock().may_be_held()))
+}
+
+/// Finds a sandbox that runs by its whole id.
+fn find(api: &Api, id: &str, token: Option<&str>) -> Result<Option<Guest>, ApiError> {
+    let Some(files) = record(api, id)? else { return Ok(None) };
     let Ok(intent) = files.intent() else { return Ok(None) };
     if !intent.labels.contains_key(TEMPLATE) || intent.leaf.as_deref().is_some_and(is_frozen) {
         return Ok(None);

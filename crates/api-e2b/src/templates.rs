@@ -9,6 +9,8 @@ use penfold_server::AppState;
 pub(crate) const TEMPLATE: &str = "e2b.template";
 /// The label of sandboxes whose data plane needs an access token.
 pub(crate) const SECURE: &str = "e2b.secure";
+/// The label of sandboxes that a request to one of their ports lets go on; its value is the time limit then, in seconds.
+pub(crate) const RESUMES: &str = "e2b.resumes";
 /// The label with the name of the user.
 const USER: &str = "e2b.user";
 /// The name of the template that is always there.

@@ -105,7 +105,7 @@ impl Config {
         let Some(mut defaults) = self.run.clone() else { return spec };
         if !is_detached {
             (defaults.lease_ms, defaults.idle_timeout_ms) = (None, None);
-            defaults.survive_supervisor = false;
+            (defaults.lease_pauses, defaults.survive_supervisor) = (false, false);
             (defaults.ready, defaults.ready_timeout_ms, defaults.restart) = (None, None, None);
         }
         spec.over(defaults)

@@ -14,6 +14,7 @@ use crate::error::LaunchError;
 pub fn refuse_detached_flags(spec: &SandboxSpec, caller: &Caller) -> Result<(), LaunchError> {
     let flags = [
         (spec.lease_ms.is_some(), "--ttl"),
+        (spec.lease_pauses, "--ttl-pauses"),
         (spec.idle_timeout_ms.is_some(), "--idle-timeout"),
         (spec.ready.is_some(), "--ready"),
         (caller.outside, "--outside"),

@@ -274,6 +274,7 @@ fn detach(spec: &SandboxSpec, caller: &Caller, values: &Values) -> Result<Option
     let ready_pipe = values.probe.as_ref().map(Probe::pipe).transpose()?.flatten();
     Ok(caller.detach.then(|| Detach {
         ttl: spec.lease_ms.and_then(limit),
+        pauses: spec.lease_pauses,
         idle: spec.idle_timeout_ms.and_then(limit),
         keep: spec.survive_supervisor,
         remove: spec.remove_at_end,

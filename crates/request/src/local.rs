@@ -35,6 +35,7 @@ impl SandboxSpec {
             scratch: _,
             timeout_ms: _,
             lease_ms: _,
+            lease_pauses: _,
             idle_timeout_ms: _,
             signal: _,
             grace_ms: _,

@@ -24,6 +24,7 @@ impl SandboxSpec {
             scratch: self.scratch || base.scratch,
             timeout_ms: self.timeout_ms.or(base.timeout_ms),
             lease_ms: self.lease_ms.or(base.lease_ms),
+            lease_pauses: self.lease_pauses || base.lease_pauses,
             idle_timeout_ms: self.idle_timeout_ms.or(base.idle_timeout_ms),
             signal: self.signal.or(base.signal),
             grace_ms: self.grace_ms.or(base.grace_ms),

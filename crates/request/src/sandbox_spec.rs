@@ -52,6 +52,10 @@ pub struct SandboxSpec {
     /// The lease in milliseconds: the sandbox is stopped after this time, unless the lease is extended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// Whether the sandbox is paused at the end of the lease, with its memory, and not ended. It then has no lease. Needs a cgroup: without one
+    /// the sandbox ends.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lease_pauses: bool,
     /// The time in milliseconds that the sandbox may be without output and exec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,

@@ -204,6 +204,8 @@ fn has_name(file: &File) -> bool {
 pub struct Detach {
     /// The length of the lease, which can be renewed.
     pub ttl: Option<Duration>,
+    /// Whether the sandbox is paused at the end of the lease, and not ended.
+    pub pauses: bool,
     /// The time that the sandbox may be without output, input or exec.
     pub idle: Option<Duration>,
     /// Whether the sandbox continues when its supervisor is killed.

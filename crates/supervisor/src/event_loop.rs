@@ -332,6 +332,9 @@ impl EventLoop {
         for above in [&self.launcher, &self.standby].into_iter().flatten() {
             let _ = rustix::process::pidfd_send_signal(above, Signal::CONT);
         }
+        if cause == Cause::Ttl && self.sandbox.pause_at_ttl() {
+            return None;
+        }
         self.sandbox.decide(|policy| policy.time_out(cause))
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs};
 use penfold_state::Requester;
 use penfold_state::events::EventKind;
@@ -347,6 +348,20 @@ impl Supervision {
     ) -> Option<LifecycleEvent> {
         let decision = ask(&mut self.policy);
         self.carry_out(decision, by).0
+    }
+
+    /// Freezes the sandbox at the end of its lease, if it is to be paused then, and removes the lease. False if it is to be ended.
+    pub(crate) fn pause_at_ttl(&mut self) -> bool {
+        let pauses = self.parts.setup.spec.detach.as_ref().is_some_and(|detach| detach.pauses);
+        let leaf = self.parts.leaf_path.as_deref().filter(|_| pauses && !self.policy.is_ending());
+        let Some(Ok(Some(leaf))) = leaf.map(Leaf::open) else { return false };
+        if leaf.freeze().is_err() {
+            return false;
+        }
+        penfold_sys::crash_point!("paused-at-ttl");
+        // After it: a supervisor that takes over finds the lease at its end, and freezes again.
+        self.handle(&Request::Extend(0), None);
+        true
     }
 
     /// Decides on the death of the owner.

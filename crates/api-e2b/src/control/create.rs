@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::model::{Handle, handle};
 use crate::api::ApiState;
 use crate::error::ApiError;
-use crate::templates::{self, SECURE};
+use crate::templates::{self, RESUMES, SECURE};
 
 /// The time limit that a client gets without asking for one, in seconds.
 pub(super) const USUAL_TIMEOUT: u64 = 300;
@@ -38,11 +38,20 @@ pub(super) struct Wanted {
     env_vars: Option<BTreeMap<String, String>>,
     secure: Option<bool>,
     auto_pause: Option<bool>,
+    auto_pause_memory: Option<bool>,
+    auto_resume: Option<AutoResume>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
     network: Option<Value>,
     iam: Option<Value>,
     volume_mounts: Option<Vec<Value>>,
+}
+
+/// Whether a request to a port lets a paused sandbox go on.
+#[derive(Debug, Default, Deserialize)]
+struct AutoResume {
+    #[serde(default)]
+    enabled: bool,
 }
 
 /// `POST /sandboxes`: an access token is needed if the client asks for one.
@@ -121,8 +130,9 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
     if is_given(&wanted.network) {
         return Err(ApiError::unsupported("there are no network rules: the network is that of the template, or none"));
     }
-    if wanted.auto_pause == Some(true) {
-        return Err(ApiError::unsupported("a sandbox is not paused at its time limit; call `pause` before"));
+    let pauses = wanted.auto_pause == Some(true);
+    if pauses && wanted.auto_pause_memory == Some(false) {
+        return Err(ApiError::unsupported(super::life::NO_COLD_START));
     }
     let mut spec = templates::spec_of(&api.app, &wanted.template).map_err(|known| {
         let message = format!("template '{}' not found; the templates of this server are: {}", wanted.template, known.join(", "));
@@ -150,7 +160,12 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
     if wanted.allow_internet_access == Some(false) && let Some(jail) = &mut spec.jail {
         jail.network = Some(JailNetwork::None);
     }
-    spec.lease_ms = Some(lease_ms(wanted.timeout.unwrap_or(USUAL_TIMEOUT)));
+    let timeout = wanted.timeout.unwrap_or(USUAL_TIMEOUT);
+    spec.lease_ms = Some(lease_ms(timeout));
+    spec.lease_pauses = pauses;
+    if wanted.auto_resume.is_some_and(|resume| resume.enabled) {
+        spec.labels.insert(RESUMES.to_owned(), timeout.to_string());
+    }
     // Its record goes with it: what has ended does not exist for the API.
     spec.remove_at_end = true;
     Ok(NewSandbox { spec })

@@ -20,6 +20,9 @@ use super::{Found, SandboxPath, body_or_default, find};
 use crate::api::{Api, ApiState};
 use crate::error::ApiError;
 
+/// Why a pause without the memory is refused.
+pub(super) const NO_COLD_START: &str = "a pause keeps the memory: a sandbox is not started anew from its files";
+
 /// Ends a sandbox. The answer comes once everything was observed gone.
 pub(super) async fn end(State(api): State<ApiState>, Path(id): SandboxPath) -> Result<StatusCode, ApiError> {
     let (known, _) = find(&api, &id).await?;
@@ -97,7 +100,7 @@ pub(super) async fn pause(
     body: Result<Json<Pause>, JsonRejection>,
 ) -> Result<StatusCode, ApiError> {
     if body_or_default(body)?.memory == Some(false) {
-        return Err(ApiError::unsupported("a pause keeps the memory: a sandbox is not started anew from its files"));
+        return Err(ApiError::unsupported(NO_COLD_START));
     }
     let (known, seen) = find(&api, &id).await?;
     if seen.status == Status::Paused {
@@ -119,17 +122,13 @@ pub(super) async fn pause(
 #[serde(rename_all = "camelCase")]
 pub(super) struct Resume {
     timeout: Option<u64>,
-    auto_pause: Option<bool>,
     memory: Option<bool>,
 }
 
 impl Resume {
     fn check(&self) -> Result<u64, ApiError> {
-        if self.auto_pause == Some(true) {
-            return Err(ApiError::unsupported("a sandbox is not paused at its time limit; call `pause` before"));
-        }
         if self.memory == Some(false) {
-            return Err(ApiError::unsupported("a pause keeps the memory: a sandbox is not started anew from its files"));
+            return Err(ApiError::unsupported(NO_COLD_START));
         }
         Ok(self.timeout.unwrap_or(USUAL_TIMEOUT))
     }
@@ -173,8 +172,11 @@ pub(super) async fn connect(
     Ok((if is_paused { StatusCode::CREATED } else { StatusCode::OK }, Json(handle.await?)))
 }
 
-/// Lets a paused sandbox go on, with a time limit.
-fn go_on(api: &Api, known: &SandboxRef, timeout: u64) -> Result<(), ApiError> {
+/// Lets a paused sandbox go on, with a time limit in seconds.
+///
+/// # Errors
+/// When it has ended, or cannot go on.
+pub(crate) fn go_on(api: &Api, known: &SandboxRef, timeout: u64) -> Result<(), ApiError> {
     // First: a server that is killed in between leaves a sandbox that ends.
     renew(api, known, lease_ms(timeout))?;
     penfold_sys::crash_point!("serve-resuming");

@@ -169,6 +169,7 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         on_stdin_close: None,
         stop_on_interrupt: false,
         detach: Some(Detach {
+            pauses: false,
             restart: None,
             life: None,
             launch: None,

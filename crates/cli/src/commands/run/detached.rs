@@ -21,6 +21,9 @@ pub(crate) struct DetachedArgs {
         help = "End a detached sandbox after this time, unless `penfold extend` renews it"
     )]
     pub(crate) ttl: Option<Duration>,
+    /// Pause the sandbox at the end of --ttl, with its memory, and do not end it; `penfold unpause` lets it go on.
+    #[arg(long, requires = "ttl")]
+    pub(crate) ttl_pauses: bool,
     #[arg(
         long,
         value_name = "DURATION",
@@ -54,6 +57,7 @@ impl Default for DetachedArgs {
     fn default() -> Self {
         DetachedArgs {
             ttl: None,
+            ttl_pauses: false,
             idle_timeout: None,
             restart: None,
             log_size: LOG_SIZE,

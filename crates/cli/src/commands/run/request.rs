@@ -190,10 +190,11 @@ fn with_profile(spec: SandboxSpec, args: ProfileArgs) -> SandboxSpec {
 }
 
 fn with_detached(spec: SandboxSpec, args: &DetachedArgs, ready: ReadyArgs, given: Given) -> SandboxSpec {
-    let &DetachedArgs { ttl, idle_timeout, restart, log_size, on_supervisor_exit } = args;
+    let &DetachedArgs { ttl, ttl_pauses, idle_timeout, restart, log_size, on_supervisor_exit } = args;
     let ReadyArgs { ready, ready_timeout } = ready;
     SandboxSpec {
         lease_ms: ttl.map(millis),
+        lease_pauses: ttl_pauses,
         idle_timeout_ms: idle_timeout.map(millis),
         restart: restart.map(policy_text),
         log_size: given.log_size.then_some(log_size),

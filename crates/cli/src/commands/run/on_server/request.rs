@@ -203,6 +203,7 @@ mod tests {
         // Its flags were added to the others.
         ("spec=FILE", &[], Here, Here),
         ("ttl=7s", &[], Refused, Sent("lease_ms")),
+        ("ttl-pauses", &["--ttl=7s"], Refused, Sent("lease_pauses")),
         ("idle-timeout=7s", &[], Refused, Sent("idle_timeout_ms")),
         ("restart=on-failure", &[], Refused, Refused),
         ("log-size=1M", &[], Sent("log_size"), Sent("log_size")),
