@@ -259,7 +259,7 @@ pub fn pid_in(path: &str) -> i32 {
 }
 
 #[track_caller]
-fn read_head(answer: &mut impl std::io::BufRead) -> (u16, String) {
+pub fn read_head(answer: &mut impl std::io::BufRead) -> (u16, String) {
     let mut head = String::new();
     loop {
         let mut line = String::new();
@@ -299,7 +299,7 @@ fn read_body(answer: &mut BufReader<Box<dyn Stream>>, head: &str) -> Result<Vec<
 }
 
 /// Reads one chunk; `None` at the end.
-fn read_chunk(answer: &mut BufReader<Box<dyn Stream>>) -> Option<Vec<u8>> {
+pub fn read_chunk(answer: &mut BufReader<Box<dyn Stream>>) -> Option<Vec<u8>> {
     let mut line = String::new();
     answer.read_line(&mut line).ok()?;
     let length = usize::from_str_radix(line.trim(), 16).ok()?;
