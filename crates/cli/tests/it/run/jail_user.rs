@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::jail::environments;
-use crate::support::{Running, TestEnv, Who, entries, skip, wait_until};
+use crate::support::{Running, TestEnv, Who, entries, is_root, penfold, skip, wait_until};
 
 /// Says what a process of the user `ann` has, and fails where it has more or less.
 pub const OF_ANN: &str = r#"
@@ -214,6 +214,31 @@ fn the_home_may_have_any_network() {
         let script = "whoami; pwd; grep -c : /proc/net/dev";
         let done = env.run(of_ann(&["--network", "new", "--tap"], &["sh", "-c", script])).with_code(0);
         assert_eq!(done.out(), "ann\n/home/ann\n2\n", "{}", done.err());
+        env.assert_nothing_left();
+    }
+}
+
+/// spec: 19.10
+#[test]
+fn a_host_may_have_no_homes_or_a_link_to_them() {
+    for env in environments().into_iter().filter(|env| is_root() && !env.is_ordinary()) {
+        for link in [None, Some("/var")] {
+            let mut command = env.command("bwrap");
+            command.args(["--cap-add", "ALL"]);
+            for entry in entries(Path::new("/")).iter().filter(|entry| !entry.ends_with("home")) {
+                match fs::read_link(entry) {
+                    Ok(link) => command.arg("--symlink").arg(link).arg(entry),
+                    Err(_) => command.arg("--dev-bind").arg(entry).arg(entry),
+                };
+            }
+            if let Some(link) = link {
+                command.args(["--symlink", link, "/home"]);
+            }
+            let script = "whoami; pwd; ls /home; touch mine && stat -c %U mine; touch /pf-test 2>/dev/null || echo read-only";
+            command.arg(penfold()).arg("--root").arg(env.root()).arg("run");
+            let done = Running::start(command.args(of_ann(&[], &["sh", "-c", script]))).finish();
+            assert_eq!(done.out(), "ann\n/home/ann\nann\nann\nread-only\n", "{link:?}: {}", done.err());
+        }
         env.assert_nothing_left();
     }
 }
