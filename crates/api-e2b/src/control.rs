@@ -12,10 +12,11 @@ mod model;
 
 use axum::extract::Path;
 use axum::routing::{any, delete, get, post};
-use axum::{Json, Router};
+use axum::Router;
 use penfold_control::{ResolveError, SandboxRef, SandboxView};
 use penfold_server::EngineError;
 use penfold_state::Id;
+use serde::de::DeserializeOwned;
 
 use crate::api::{Api, ApiState};
 use crate::error::ApiError;
@@ -97,13 +98,11 @@ type SandboxPath = Path<String>;
 ///
 /// # Errors
 /// 400 when it is not as expected.
-fn body_or_default<T: Default>(body: Result<Json<T>, axum::extract::rejection::JsonRejection>) -> Result<T, ApiError> {
-    use axum::extract::rejection::JsonRejection;
-    match body {
-        Ok(Json(body)) => Ok(body),
-        Err(JsonRejection::MissingJsonContentType(_)) => Ok(T::default()),
-        Err(rejection) => Err(ApiError::bad(rejection.body_text())),
+fn body_or_default<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    if body.is_empty() {
+        return Ok(T::default());
     }
+    serde_json::from_slice(body).map_err(|error| ApiError::bad(format!("the body is not as expected: {error}")))
 }
 
 #[cfg(test)]

@@ -176,11 +176,13 @@ pub(super) fn lease_ms(timeout: u64) -> u64 {
     timeout.min(LONGEST).saturating_mul(1000).max(1)
 }
 
+/// Tells whether an object asks for nothing: each of its fields is empty.
 fn is_empty(value: &Value) -> bool {
-    match value {
+    let has_nothing = |value: &Value| match value {
         Value::Null => true,
-        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Object(fields) => fields.is_empty(),
         Value::Array(items) => items.is_empty(),
         Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
+    };
+    value.as_object().map_or_else(|| has_nothing(value), |fields| fields.values().all(has_nothing))
 }

@@ -1,6 +1,7 @@
 //! The life of a sandbox: its end, its time limit, pause and resume.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -79,9 +80,9 @@ pub(super) struct Refresh {
 pub(super) async fn refresh(
     State(api): State<ApiState>,
     Path(id): SandboxPath,
-    body: Result<Json<Refresh>, JsonRejection>,
+    body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    let Refresh { duration } = body_or_default(body)?;
+    let Refresh { duration } = body_or_default(&body)?;
     let found = find(&api, &id).await?;
     api.call(move |api| lengthen(api, &found, duration.unwrap_or(USUAL_TIMEOUT))).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -97,9 +98,10 @@ pub(super) struct Pause {
 pub(super) async fn pause(
     State(api): State<ApiState>,
     Path(id): SandboxPath,
-    body: Result<Json<Pause>, JsonRejection>,
+    body: Bytes,
 ) -> Result<StatusCode, ApiError> {
-    if body_or_default(body)?.memory == Some(false) {
+    let Pause { memory } = body_or_default(&body)?;
+    if memory == Some(false) {
         return Err(ApiError::unsupported(NO_COLD_START));
     }
     let (known, seen) = find(&api, &id).await?;
@@ -138,9 +140,9 @@ impl Resume {
 pub(super) async fn resume(
     State(api): State<ApiState>,
     Path(id): SandboxPath,
-    body: Result<Json<Resume>, JsonRejection>,
+    body: Bytes,
 ) -> Result<(StatusCode, Json<Handle>), ApiError> {
-    let timeout = body_or_default(body)?.check()?;
+    let timeout = body_or_default::<Resume>(&body)?.check()?;
     let (known, seen) = find(&api, &id).await?;
     if seen.status != Status::Paused {
         return Err(ApiError::new(StatusCode::CONFLICT, format!("sandbox \"{id}\" is not paused")));
@@ -156,9 +158,9 @@ pub(super) async fn resume(
 pub(super) async fn connect(
     State(api): State<ApiState>,
     Path(id): SandboxPath,
-    body: Result<Json<Resume>, JsonRejection>,
+    body: Bytes,
 ) -> Result<(StatusCode, Json<Handle>), ApiError> {
-    let timeout = body_or_default(body)?.check()?;
+    let timeout = body_or_default::<Resume>(&body)?.check()?;
     let found = find(&api, &id).await?;
     let is_paused = found.1.status == Status::Paused;
     let handle = api.call(move |api| {

@@ -343,6 +343,19 @@ impl TestEnv {
     }
 }
 
+/// Reaps orphans of pid namespaces that have become children of this process: the first process of a namespace ends after them.
+fn reap_of_namespaces() {
+    let own = proc::this().unwrap().id.pid;
+    for stat in proc::all().into_iter().filter(|stat| stat.is_dead() && stat.parent == own) {
+        let pid = stat.id.pid;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        if numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1) {
+            let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::NOHANG);
+        }
+    }
+}
+
 impl Drop for TestEnv {
     fn drop(&mut self) {
         // A tree that moves is met by one of the looks; one look may miss a process that is on its way to a new parent.
@@ -353,6 +366,7 @@ impl Drop for TestEnv {
             for process in &left {
                 process.signal(Signal::KILL);
             }
+            reap_of_namespaces();
             empty = if left.is_empty() { empty + 1 } else { 0 };
             empty == 3
         };

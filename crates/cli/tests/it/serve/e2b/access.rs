@@ -90,11 +90,11 @@ fn the_data_plane_of_a_sandbox_needs_its_token() {
 fn a_header_leads_to_no_sandbox_of_another_kind() {
     let api = Api::start();
     let plain = api.env.detach(["sleep", "1023"]);
-    let id = plain.id();
+    let id = &plain.id;
     let told = Told::read(&mut api.send("GET", "/health", &format!("e2b-sandbox-id: {id}\r\n"), b""));
     assert_eq!(told.status, 502);
     assert_eq!(api.ask("DELETE", &format!("/sandboxes/{id}"), &Value::Null).status, 404);
-    assert!(api.env.is_running("sleep 1023"));
+    assert_eq!(api.running("sleep 1023"), 1);
 }
 
 /// spec: 31.7

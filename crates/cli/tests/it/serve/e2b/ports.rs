@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use serde_json::json;
 
 use super::{Api, Guest, Told, read_head};
-use crate::support::{is_installed, skip, wait_until};
+use crate::support::wait_until;
 
 /// Answers each connection with its request, and echoes after an upgrade.
 const SERVER: &str = r#"
@@ -27,23 +27,19 @@ while True:
     threading.Thread(target=serve, args=(listener.accept()[0],)).start()
 "#;
 
-fn served() -> Option<(Api, Guest, super::Frames)> {
-    if !is_installed("python3") {
-        skip("python3 is not installed");
-        return None;
-    }
+fn served() -> (Api, Guest, super::Frames) {
     let api = Api::start();
     let guest = api.create(&json!({}));
     let message = json!({ "process": { "cmd": "python3", "args": ["-c", SERVER] }, "stdin": false });
     let mut server = api.stream(&guest, "/process.Process/Start", "", &message);
     server.await_output("up");
-    Some((api, guest, server))
+    (api, guest, server)
 }
 
 /// spec: 31.8
 #[test]
 fn requests_are_passed_to_a_port_inside() {
-    let Some((api, guest, _server)) = served() else { return };
+    let (api, guest, _server) = served();
     let to = |port: u16| format!("e2b-sandbox-id: {}\r\ne2b-sandbox-port: {port}\r\n", guest.id);
     let headers = format!("{}x-access-token: secret\r\ncookie: a=b\r\n", to(8123));
     let told = Told::read(&mut api.send("PUT", "/some/path?query=1", &headers, b"body"));
@@ -66,7 +62,7 @@ fn requests_are_passed_to_a_port_inside() {
 /// spec: 31.8
 #[test]
 fn upgraded_connections_go_both_ways() {
-    let Some((api, guest, _server)) = served() else { return };
+    let (api, guest, _server) = served();
     let mut stream = api.server.connect();
     let to = format!("e2b-sandbox-id: {}\r\ne2b-sandbox-port: 8123\r\n", guest.id);
     write!(stream, "GET / HTTP/1.1\r\nhost: localhost\r\n{to}connection: upgrade\r\nupgrade: own\r\n\r\n").unwrap();
