@@ -141,6 +141,8 @@ impl Ending {
         }
         let is_over = view.status == ExecStatus::Ended;
         match (view.cause, view.exit) {
+            // It has ended since the look above.
+            (Some(Cause::Exit), Some(exit)) => Some(Ending::Known(End::of(exit))),
             (Some(Cause::Timeout), _) if is_over => {
                 let message = "the command reached its time limit; all that it had started was observed gone";
                 Some(Ending::Failed(RpcError::new(Code::DeadlineExceeded, message)))

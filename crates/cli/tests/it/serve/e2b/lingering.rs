@@ -79,7 +79,7 @@ fn nothing_wakes_up_while_something_left_lives() {
     let guest = api.create(&json!({}));
     api.out(&guest, "sleep 1022 & echo up");
     let [sandbox] = &api.env.listed(&[])[..] else { panic!("not one sandbox") };
-    let supervisor = sandbox["execs"][0]["supervisor"]["pid"].as_i64().expect("an exec supervisor");
+    let supervisor = sandbox["execs"][0]["keeper"]["pid"].as_i64().expect("an exec supervisor");
     let switches = || {
         let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).unwrap();
         status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned).collect::<Vec<_>>()
