@@ -6,6 +6,8 @@ use penfold_server::ids::Locks;
 use penfold_server::{AppState, EngineError};
 use penfold_state::secret::{SECRET, read_or_make_secret};
 
+use crate::watched::Watchers;
+
 /// The file with the secret, below the state root.
 const FILE: &str = "e2b-secret";
 
@@ -22,11 +24,13 @@ pub(crate) struct Api {
     secret: OnceLock<Secret>,
     /// Held by the requests that act on one command or sandbox one after the other.
     pub(crate) locks: Locks,
+    /// The watched directories of sandboxes; the only part that a restart loses.
+    pub(crate) watchers: Watchers,
 }
 
 impl Api {
     pub(crate) fn new(app: AppState) -> ApiState {
-        Arc::new(Api { app, secret: OnceLock::new(), locks: Locks::default() })
+        Arc::new(Api { app, secret: OnceLock::new(), locks: Locks::default(), watchers: Watchers::default() })
     }
 
     /// Returns the secret from which access tokens are made.

@@ -6,6 +6,7 @@
 //! - `guest` — a sandbox as the data plane reaches it.
 //! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
 //! - `ports` — passes requests on to the ports of a sandbox.
+//! - `filesystem` — files and watched directories. `inside` — the files that the commands of a sandbox see. `watched` — watched directories.
 //! - `process` — commands: recorded execs of the sandbox.
 //! - `templates` — what a new sandbox is made of.
 //!
@@ -18,10 +19,13 @@ mod api;
 mod connect;
 mod control;
 mod error;
+mod filesystem;
 mod guest;
+mod inside;
 mod ports;
 mod process;
 mod templates;
+mod watched;
 
 use axum::Router;
 use axum::http::request::Parts;

@@ -1,6 +1,7 @@
 //! An open directory in which every path of a request stays. A path is a text, as of [`path_text`].
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -38,6 +39,15 @@ pub(crate) enum Border {
 impl Root {
     pub(crate) fn new(dir: OwnedFd, border: Border, is_jailed: bool) -> Root {
         Root { dir: Arc::new(dir), border, is_jailed }
+    }
+
+    /// Takes a directory of the host for the root directory of a jail.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn of_directory(path: &Path) -> io::Result<Root> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Root::new(rustix::fs::open(path, flags, Mode::empty())?, Border::Stays, true))
     }
 
     /// Tells whether another handle is one of the same open directory.

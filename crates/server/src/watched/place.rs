@@ -84,7 +84,7 @@ impl Place {
                 .map(|entry| (entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_dir())))
                 .collect();
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = root.open(path.as_os_str(), flags, Mode::empty()).ok();
         let listed = opened.and_then(|dir| list_entries(dir.as_fd()).ok()).unwrap_or_default();
         let named = |name: std::ffi::CString| OsStr::from_bytes(name.as_bytes()).to_owned();
