@@ -17,7 +17,7 @@ use crate::api::{Api, ApiState};
 use crate::control::life::go_on;
 use crate::error::ApiError;
 use crate::templates::{RESUMES, SECURE, TEMPLATE, User};
-use crate::{filesystem, ports, process, refuse};
+use crate::{files, filesystem, ports, process, refuse};
 
 /// The header with the access token of a sandbox.
 pub(crate) const ACCESS: &str = "x-access-token";
@@ -45,6 +45,7 @@ pub(crate) fn routes(api: ApiState) -> Router {
         .route(HEALTH, get(async || StatusCode::NO_CONTENT))
         .merge(process::routes())
         .merge(filesystem::routes())
+        .merge(files::routes())
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
         .layer(middleware::from_fn_with_state(ApiState::clone(&api), admit))
         .with_state(api)

@@ -6,7 +6,8 @@
 //! - `guest` — a sandbox as the data plane reaches it.
 //! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
 //! - `ports` — passes requests on to the ports of a sandbox.
-//! - `filesystem` — files and watched directories. `inside` — the files that the commands of a sandbox see. `watched` — watched directories.
+//! - `filesystem` — files. `files` — their content. `watched` — watched directories. `inside` — the files that the commands of a
+//!   sandbox see.
 //! - `process` — commands: recorded execs of the sandbox.
 //! - `templates` — what a new sandbox is made of.
 //!
@@ -19,6 +20,7 @@ mod api;
 mod connect;
 mod control;
 mod error;
+mod files;
 mod filesystem;
 mod guest;
 mod inside;

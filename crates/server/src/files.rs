@@ -10,6 +10,7 @@
 
 mod error;
 mod jail;
+mod range;
 mod rights;
 mod root;
 mod tree;
@@ -18,6 +19,7 @@ mod workspace;
 
 pub use error::FileError;
 pub use jail::{IdMap, Jail};
+pub use range::{byte_range, send_range};
 pub use root::Root;
 pub use tree::{Entry, EntryPage};
 pub use upload::{NewFile, UploadError, is_draft, write_body};

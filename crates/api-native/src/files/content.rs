@@ -1,14 +1,11 @@
 //! The content of files: read and write.
 
-use std::io;
-use std::os::unix::fs::FileExt as _;
-
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use penfold_server::AppState;
-use penfold_server::files::{NewFile, Workspace, write_body};
+use penfold_server::files::{NewFile, Workspace, byte_range, send_range, write_body};
 use penfold_server::sent_body;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -30,9 +27,6 @@ pub(super) struct ReadQuery {
     /// The path, relative to the workspace.
     path: String,
 }
-
-/// The bytes that are read at one time.
-const PART: usize = 64 << 10;
 
 /// Reads a file, or the part that `Range` names.
 #[utoipa::path(
@@ -60,20 +54,7 @@ async fn read(
     let (begin, end) = range.unwrap_or((0, size));
     let body = sent_body::written_body(move |sink| {
         let _permit = permit;
-        let mut buffer = vec![0; PART];
-        let mut offset = begin;
-        while offset < end {
-            let wanted = usize::try_from(end - offset).unwrap_or(PART).min(PART);
-            let room = buffer.get_mut(..wanted).unwrap_or_default();
-            let length = file.read_at(room, offset)?;
-            if length == 0 {
-                // The size was announced: a shorter body must not look complete.
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            sink.write(room.get(..length).unwrap_or_default())?;
-            offset += u64::try_from(length).unwrap_or(0);
-        }
-        Ok(())
+        send_range(&file, begin, end, sink)
     });
     let body = body.map_err(|_| crate::log_answer::too_many())?;
     let mut response = body.into_response();
@@ -100,28 +81,12 @@ fn wanted_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Pr
         return Err(Problem::new(Kind::BadRange, "`Range` was sent twice"));
     }
     let unit = value.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
-    if unit.eq_ignore_ascii_case(b"bytes") { range(value, size).map(Some) } else { Ok(None) }
-}
-
-/// Parses `bytes=A-B`, `bytes=A-` and `bytes=-N`; returns the first offset and the one after the last.
-fn range(value: &HeaderValue, size: u64) -> Result<(u64, u64), Problem> {
+    if !unit.eq_ignore_ascii_case(b"bytes") {
+        return Ok(None);
+    }
+    let range = value.to_str().ok().and_then(|text| byte_range(text, size));
     let bad = || Problem::new(Kind::BadRange, format!("not one range of bytes in a file of {size} bytes"));
-    let text =
-        value.to_str().ok().and_then(|text| text.split_once('=')).map(|(_, text)| text).ok_or_else(bad)?;
-    let (first, last) = text.split_once('-').ok_or_else(bad)?;
-    let number = |text: &str| -> Result<u64, Problem> {
-        if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            text.parse().map_err(|_| bad())
-        } else {
-            Err(bad())
-        }
-    };
-    let (begin, end) = match (first, last) {
-        ("", last) => (size.saturating_sub(number(last)?), size),
-        (first, "") => (number(first)?, size),
-        (first, last) => (number(first)?, number(last)?.saturating_add(1).min(size)),
-    };
-    if begin < end { Ok((begin, end)) } else { Err(bad()) }
+    range.map(Some).ok_or_else(bad)
 }
 
 /// How to write a file.
@@ -193,26 +158,5 @@ mod tests {
         assert_eq!(of(&["BYTES=0-1"]), Some(Some((0, 2))));
         assert_eq!(of(&["bytes"]), None);
         assert_eq!(of(&["bytes=0-1", "bytes=4-5"]), None);
-    }
-
-    #[test]
-    fn a_range_is_inside_the_file() {
-        let of = |text: &str| range(&HeaderValue::from_str(text).unwrap(), 10).ok();
-        assert_eq!(of("bytes=0-0"), Some((0, 1)));
-        assert_eq!(of("bytes=3-"), Some((3, 10)));
-        assert_eq!(of("bytes=-4"), Some((6, 10)));
-        assert_eq!(of("bytes=-40"), Some((0, 10)));
-        assert_eq!(of("bytes=5-99999"), Some((5, 10)));
-        for text in [
-            "bytes=10-",
-            "bytes=5-4",
-            "bytes=-0",
-            "bytes=a-b",
-            "bytes=0-1,3-4",
-            "bytes=+1-2",
-            "bytes=99999999999999999999999-",
-        ] {
-            assert_eq!(of(text), None, "{text}");
-        }
     }
 }
