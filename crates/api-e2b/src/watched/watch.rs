@@ -123,7 +123,7 @@ impl Watch {
 /// Adds the events of a change.
 fn push_events(events: &mut Vec<Event>, top: &str, change: &Change, has_entries: bool, inside: &Inside) {
     let Some(name) = change.path.strip_prefix(top) else { return };
-    if is_draft(name_of(name)) || events.len() > MOST_CHANGES {
+    if is_draft(name_of(name)) || is_nameless(change, inside) || events.len() > MOST_CHANGES {
         return;
     }
     let mut push = |kind| {
@@ -143,6 +143,15 @@ fn push_events(events: &mut Vec<Event>, top: &str, change: &Change, has_entries:
     }
 }
 
+/// Tells whether a change is one of a file without a name, as uploads are before they are whole. The kernel reports it with a hash sign
+/// and the inode as its name.
+fn is_nameless(change: &Change, inside: &Inside) -> bool {
+    let digits = name_of(&change.path).strip_prefix('#').unwrap_or_default();
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_later = matches!(change.kind, ChangeKind::Modify | ChangeKind::Attributes);
+    is_number && is_later && inside.workspace.entry(&change.path).is_err()
+}
+
 /// The error of a call whose directory cannot be watched, or not any longer.
 pub(crate) fn watch_error(path: &str, end: &WatchEnd) -> RpcError {
     match end {
@@ -153,6 +162,78 @@ pub(crate) fn watch_error(path: &str, end: &WatchEnd) -> RpcError {
         WatchEnd::Gone => RpcError::new(Code::NotFound, end.to_string()),
         WatchEnd::Overflow | WatchEnd::TooManyDirectories | WatchEnd::NoWatches | WatchEnd::NoInstances => {
             RpcError::new(Code::ResourceExhausted, end.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside::of_test;
+
+    fn watch(top: &std::path::Path, message: &WatchMessage) -> Watch {
+        Watch::open_in(of_test(top), message).unwrap()
+    }
+
+    fn drained(watch: &mut Watch) -> Vec<(String, &'static str)> {
+        watch.drain().unwrap();
+        watch.take().into_iter().map(|event| (event.name, event.kind)).collect()
+    }
+
+    #[test]
+    fn changes_below_a_link_to_a_directory_are_events() {
+        let top = tempfile::tempdir().unwrap();
+        let home = top.path().join("home/user");
+        std::fs::create_dir_all(home.join("dir")).unwrap();
+        std::os::unix::fs::symlink("/home/user/dir", home.join("link")).unwrap();
+        let message = WatchMessage { path: "link".to_owned(), recursive: true, include_entry: false };
+        let mut watch = watch(top.path(), &message);
+        std::fs::write(home.join("dir/file"), "x").unwrap();
+        std::fs::rename(home.join("dir/file"), home.join("dir/new")).unwrap();
+        std::fs::remove_file(home.join("dir/new")).unwrap();
+        let kinds = [
+            ("file", "EVENT_TYPE_CREATE"),
+            ("file", "EVENT_TYPE_WRITE"),
+            ("file", "EVENT_TYPE_RENAME"),
+            ("new", "EVENT_TYPE_CREATE"),
+            ("new", "EVENT_TYPE_REMOVE"),
+        ];
+        assert_eq!(drained(&mut watch), kinds.map(|(name, kind)| (name.to_owned(), kind)));
+        // A file in a directory that is not watched yet.
+        std::fs::create_dir(home.join("dir/sub")).unwrap();
+        std::fs::write(home.join("dir/sub/file"), "x").unwrap();
+        let kinds =
+            [("sub", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_WRITE")];
+        assert_eq!(drained(&mut watch), kinds.map(|(name, kind)| (name.to_owned(), kind)));
+        std::fs::remove_dir_all(home.join("dir")).unwrap();
+        assert!(matches!(watch.drain(), Err(WatchEnd::Gone)));
+    }
+
+    #[test]
+    fn files_without_a_name_are_no_events() {
+        let top = tempfile::tempdir().unwrap();
+        let home = top.path().join("home/user");
+        std::fs::create_dir_all(&home).unwrap();
+        let mut watch = watch(top.path(), &WatchMessage { include_entry: true, ..WatchMessage::default() });
+        let flags = OFlags::WRONLY | OFlags::TMPFILE;
+        let Ok(file) = rustix::fs::open(&home, flags, Mode::RUSR | Mode::WUSR) else { return };
+        rustix::io::write(&file, b"x").unwrap();
+        std::fs::write(home.join("#1"), "x").unwrap();
+        watch.drain().unwrap();
+        let events = watch.take();
+        assert!(events.iter().all(|event| event.name == "#1" && event.entry.is_some()), "{events:?}");
+        assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    fn only_directories_are_watched() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(top.path().join("home/user")).unwrap();
+        std::fs::write(top.path().join("home/user/file"), "").unwrap();
+        for (path, code) in [("file", Code::InvalidArgument), ("none", Code::NotFound)] {
+            let message = WatchMessage { path: path.to_owned(), ..WatchMessage::default() };
+            let error = Watch::open_in(of_test(top.path()), &message).unwrap_err();
+            assert_eq!(error.code, code, "{path}");
         }
     }
 }
