@@ -10,6 +10,8 @@ mod read;
 mod source;
 mod write;
 
+use std::io;
+
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -82,17 +84,18 @@ fn file_error(path: &str, error: &FileError) -> ApiError {
         };
         return ApiError::new(status, error_chain(error));
     };
+    let message = |errno: Errno| format!("error opening file '{path}': {}", io::Error::from(errno));
     match *errno {
         Errno::NOENT => ApiError::new(StatusCode::NOT_FOUND, format!("path '{path}' does not exist")),
         Errno::ISDIR => ApiError::bad(format!("path '{path}' is a directory")),
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
             ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available")
         }
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => ApiError::new(StatusCode::FORBIDDEN, error_chain(error)),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => ApiError::new(StatusCode::FORBIDDEN, message(*errno)),
         Errno::NOTDIR | Errno::EXIST | Errno::LOOP | Errno::INVAL | Errno::NAMETOOLONG => {
-            ApiError::bad(error_chain(error))
+            ApiError::bad(message(*errno))
         }
-        _ => ApiError::internal(error),
+        errno => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message(errno)),
     }
 }
 

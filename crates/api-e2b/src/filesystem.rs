@@ -9,6 +9,9 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router, extract::State};
+use penfold_server::EngineError;
+use penfold_server::files::FileError;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -98,12 +101,35 @@ async fn move_to(
     headers: HeaderMap,
     Message(request): Message<MoveMessage>,
 ) -> Answer {
-    let entry = act(&api, guest, &headers, move |inside| {
+    check_user(&guest, &headers)?;
+    let own = guest.clone();
+    let moved = api.call(move |_| {
+        let inside = Inside::of(&own.files, &own.user)?;
         let (from, to) = (inside.path(&request.source)?, inside.path(&request.destination)?);
-        inside.move_to(&from, &to)?;
-        inside.entry(&to).map_err(RpcError::from)
+        match inside.move_to(&from, &to) {
+            Ok(()) => Ok((Some(inside.entry(&to)?), from, to)),
+            Err(FileError::System { errno: Errno::XDEV, .. }) => Ok((None, from, to)),
+            Err(error) => Err(RpcError::from(error)),
+        }
     });
-    Ok(Json(EntryAnswer { entry: entry.await? }).into_response())
+    let (entry, from, to) = moved.await?;
+    let entry = match entry {
+        Some(entry) => entry,
+        None => move_across(&api, guest, from, to).await?,
+    };
+    Ok(Json(EntryAnswer { entry }).into_response())
+}
+
+/// Moves a file or directory to another mount of the jail, which may take long.
+async fn move_across(api: &ApiState, guest: Guest, from: String, to: String) -> Result<EntryInfo, RpcError> {
+    let place = api.app.engine.follower();
+    let place = place.ok_or_else(|| RpcError::from(EngineError::Busy))?;
+    let moved = api.app.engine.wait(place, move |_| {
+        let inside = Inside::of(&guest.files, &guest.user)?;
+        inside.workspace.move_across(&from, &to)?;
+        inside.entry(&to)
+    });
+    Ok(moved.await??)
 }
 
 async fn list(

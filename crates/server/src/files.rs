@@ -8,6 +8,7 @@
 //! - [`Workspace`] — finds, opens, lists, makes, moves and removes files.
 //! - [`write_body`] — writes the body of a request to a file that appears whole.
 
+mod across;
 mod error;
 mod jail;
 mod range;

@@ -17,8 +17,8 @@ use super::root::{Border, Root};
 
 /// The time that bubblewrap may take to make a jail.
 const READY: Duration = Duration::from_secs(5);
-/// The pause between two looks at a jail that is made.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// The shortest and the longest pause between two looks at a jail that is made, in nanoseconds.
+const PAUSES: (i64, i64) = (500_000, 20_000_000);
 
 /// The jail of a sandbox that runs.
 #[derive(Debug)]
@@ -70,14 +70,15 @@ impl Jail {
     /// When the sandbox has no jail, or it is gone.
     pub fn open(files: &Files) -> Result<Jail, FileError> {
         let until = Instant::now() + READY;
+        let (mut pause, longest) = PAUSES;
         loop {
             match look(files).map_err(FileError::NoJail)? {
                 Look::Ready(jail) => return Ok(jail),
                 Look::NotReady(leader) if Instant::now() < until => {
-                    let _ = rustix::event::poll(
-                        &mut [PollFd::from_borrowed_fd(leader.pidfd(), PollFlags::IN)],
-                        Some(&PAUSE),
-                    );
+                    let mut leader = [PollFd::from_borrowed_fd(leader.pidfd(), PollFlags::IN)];
+                    let time = Timespec { tv_sec: 0, tv_nsec: pause };
+                    let _ = rustix::event::poll(&mut leader, Some(&time));
+                    pause = (pause * 2).min(longest);
                 }
                 Look::NotReady(_) => {
                     return Err(FileError::NoJail(io::Error::other("its jail is not ready")));

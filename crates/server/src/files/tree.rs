@@ -119,7 +119,7 @@ fn page(dir: &OwnedFd, after: Option<&[u8]>, limit: usize) -> Result<EntryPage, 
     Ok(EntryPage { entries: found, next: names.pop().filter(|_| has_more) })
 }
 
-fn remove_at(place: &FilePlace, recursive: bool) -> Result<(), Errno> {
+pub(super) fn remove_at(place: &FilePlace, recursive: bool) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
         other => return other,

@@ -25,7 +25,7 @@ const QUEUE: usize = 8;
 /// The drafts with a name that one file can have at one time.
 const TRIES: u32 = 64;
 /// The beginning of the name of a draft.
-const DRAFT: &str = ".penfold-";
+pub(super) const DRAFT: &str = ".penfold-";
 const USUAL_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// Why a body was not written to a file. The file is as it was.

@@ -111,7 +111,7 @@ impl Workspace {
         let slash = path.iter().rposition(|&byte| byte == b'/');
         let (parent, name) = slash.map_or((&b"."[..], path), |at| (&path[..at], &path[at + 1..]));
         if matches!(name, b"" | b"." | b"..") {
-            return Err(FileError::Path("names no file in the workspace"));
+            return Err(FileError::Path("names no file in a directory"));
         }
         let parent = OsStr::from_bytes(if parent.is_empty() { b"/" } else { parent });
         let flags = OFlags::PATH | OFlags::DIRECTORY;
