@@ -106,7 +106,7 @@ impl Inside {
             if is_directory && level < depth {
                 match self.children(&child) {
                     Ok(inner) => {
-                        waiting.extend(inner.into_iter().map(|(path, entry, _)| (path, entry, level + 1)))
+                        waiting.extend(inner.into_iter().map(|(path, entry, _)| (path, entry, level + 1)));
                     }
                     // It is gone by now, or may not be read.
                     Err(FileError::System {
@@ -134,7 +134,7 @@ impl Inside {
     /// When one cannot be made; those above it stay.
     pub(crate) fn make_directory(&self, path: &str) -> Result<Option<Occupied>, FileError> {
         let occupied = self.workspace.at(path, OFlags::PATH, Mode::empty());
-        match occupied.map(|found| rustix::fs::fstat(found)) {
+        match occupied.map(rustix::fs::fstat) {
             Ok(stat) => {
                 let is_directory =
                     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);

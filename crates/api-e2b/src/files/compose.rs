@@ -55,8 +55,11 @@ pub(super) async fn compose(
     Ok(Json(written).into_response())
 }
 
-/// Opens files, and returns their paths and sizes.
-fn open(guest: &Guest, texts: &[String]) -> Result<Vec<(String, (File, u64))>, ApiError> {
+/// The path of a file, the file, and its size.
+type Source = (String, (File, u64));
+
+/// Opens files.
+fn open(guest: &Guest, texts: &[String]) -> Result<Vec<Source>, ApiError> {
     let failed = |error: FileError| file_error("/", &error);
     let inside = Inside::of(&guest.files, &guest.user).map_err(failed)?;
     let open = |text: &String| {

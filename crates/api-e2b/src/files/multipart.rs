@@ -125,12 +125,11 @@ fn parameter(text: &str, wanted: &str) -> Option<String> {
     loop {
         let (name, after) = rest.split_once('=')?;
         let name = name.trim_start_matches([';', ' ', '\t']).trim_end();
-        let (value, after) = match after.trim_start().strip_prefix('"') {
-            Some(quoted) => quoted_value(quoted)?,
-            None => {
-                let (value, after) = after.split_once(';').unwrap_or((after, ""));
-                (value.trim().to_owned(), after)
-            }
+        let (value, after) = if let Some(quoted) = after.trim_start().strip_prefix('"') {
+            quoted_value(quoted)?
+        } else {
+            let (value, after) = after.split_once(';').unwrap_or((after, ""));
+            (value.trim().to_owned(), after)
         };
         if name.eq_ignore_ascii_case(wanted) {
             return Some(value);
@@ -200,26 +199,19 @@ mod tests {
     async fn parts_are_the_same_in_pieces_of_any_size() {
         let form = "preamble\r\n--B\r\nContent-Type: text/plain\r\n\
             content-disposition: form-data; name=\"file\"; filename=\"dir/a\\\"b\\\\c.txt\"\r\n\r\n\
-            line\r\n--Bless\r\n\r\n--\r\n--B  \r\nContent-Disposition: form-data; name=file\r\n\r\n\r\n--B\r\n\r\nno head\
+            line\r\n--other\r\n\r\n--\r\n--B  \r\nContent-Disposition: form-data; name=file\r\n\r\n\r\n--B\r\n\r\nno head\
             \r\n--B--\r\nepilogue";
         let part = |name: &str, filename: Option<&str>, text: &str| {
             let head = PartHead { name: name.to_owned(), filename: filename.map(str::to_owned) };
             (head, text.to_owned())
         };
         let parts = [
-            part("file", Some("dir/a\"b\\c.txt"), "line\r\n--Bless\r\n\r\n--"),
+            part("file", Some("dir/a\"b\\c.txt"), "line\r\n--other\r\n\r\n--"),
             part("file", None, ""),
             part("", None, "no head"),
         ];
         for piece in [1, 2, 3, 5, 7, 1000] {
-            let form = form.replace("--Bless", "--bless");
-            let mut expected = parts[0].1.replace("--Bless", "--bless");
-            std::mem::swap(&mut expected, &mut String::new());
-            let found = read(&form, piece).await.unwrap();
-            assert_eq!(found.len(), parts.len());
-            assert_eq!(found[0].1, "line\r\n--bless\r\n\r\n--");
-            assert_eq!(found[0].0, parts[0].0);
-            assert_eq!(found[1..], parts[1..]);
+            assert_eq!(read(form, piece).await.unwrap(), parts);
         }
     }
 

@@ -1,12 +1,11 @@
 //! Answers with the content of a file.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -144,7 +143,7 @@ fn send(
     let too_many = || ApiError::too_many("this server has as many open streams as it can have");
     let Opened { path, file, size, modified } = opened;
     let (begin, end) = part.unwrap_or((0, size));
-    let permit = Arc::clone(api).app.engine.follower().ok_or_else(too_many)?;
+    let permit = api.app.engine.follower().ok_or_else(too_many)?;
     let body = sent_body::written_body(move |sink| {
         let _permit = permit;
         if is_packed {
@@ -156,7 +155,7 @@ fn send(
         }
     });
     let body = body.map_err(|_| too_many())?;
-    let mut answer = Body::into_response(body);
+    let mut answer = body.into_response();
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -215,7 +214,8 @@ fn disposition(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_') {
             text.push(char::from(byte));
         } else {
-            text.push_str(&format!("%{byte:02X}"));
+            // Writing to a String cannot fail.
+            let _ = fmt::Write::write_fmt(&mut text, format_args!("%{byte:02X}"));
         }
     }
     text

@@ -112,9 +112,9 @@ mod tests {
     #[tokio::test]
     async fn gzip_is_undone() {
         let text = b"many words ".repeat(10_000);
-        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-        packer.write_all(&text).unwrap();
-        let packed = packer.finish().unwrap();
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&text).unwrap();
+        let packed = encoder.finish().unwrap();
         assert_eq!(read("gzip", packed.clone()).await.unwrap(), text);
         assert_eq!(read("identity", text.clone()).await.unwrap(), text);
         assert!(read("gzip", packed[..packed.len() - 9].to_vec()).await.is_err());

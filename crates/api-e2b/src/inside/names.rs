@@ -100,7 +100,7 @@ impl<'a> Names<'a> {
             }
             let target = super::paths::text_of(&target);
             if target.starts_with('/') {
-                real = "/".to_owned();
+                real.truncate(1);
             }
             waiting.extend(parts(&target));
         }
@@ -176,8 +176,7 @@ fn name_in(list: &List, number: u32) -> String {
 
 fn time_text(stat: &Stat) -> String {
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
-    let nanoseconds = u64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-    format_rfc3339(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+    format_rfc3339(seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec))
 }
 
 impl Kind {

@@ -205,7 +205,9 @@ mod tests {
         let kinds =
             [("sub", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_WRITE")];
         assert_eq!(drained(&mut watch), kinds.map(|(name, kind)| (name.to_owned(), kind)));
-        std::fs::remove_dir_all(home.join("dir")).unwrap();
+        std::fs::remove_file(home.join("dir/sub/file")).unwrap();
+        std::fs::remove_dir(home.join("dir/sub")).unwrap();
+        std::fs::remove_dir(home.join("dir")).unwrap();
         assert!(matches!(watch.drain(), Err(WatchEnd::Gone)));
     }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod control;
+mod files;
 mod lingering;
 mod ports;
 mod process;
