@@ -269,21 +269,3 @@ fn files_are_joined() {
     assert_eq!(status, 404);
     api.delete(&guest);
 }
-
-#[test]
-fn an_upload_that_breaks_off_leaves_the_old_file() {
-    use std::io::Write as _;
-    let api = Api::start();
-    let guest = api.create(&json!({}));
-    api.write(&guest, "a", "", b"old");
-    let mut stream = api.server.connect();
-    let head = format!(
-        "POST /files?path=a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n{}content-length: 100\r\n\r\nnew",
-        guest.headers()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    drop(stream);
-    crate::support::wait_until("the connection is over", || api.out(&guest, "ls -A") == "a\n");
-    assert_eq!(api.read(&guest, "a", "").1, "old");
-    api.delete(&guest);
-}
