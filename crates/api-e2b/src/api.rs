@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use penfold_server::ids::Locks;
 use penfold_server::{AppState, EngineError};
 use penfold_state::secret::{SECRET, read_or_make_secret};
 
@@ -22,15 +21,13 @@ pub(crate) type ApiState = Arc<Api>;
 pub(crate) struct Api {
     pub(crate) app: AppState,
     secret: OnceLock<Secret>,
-    /// Held by the requests that act on one command or sandbox one after the other.
-    pub(crate) locks: Locks,
     /// The watched directories of sandboxes; the only part that a restart loses.
     pub(crate) watchers: Watchers,
 }
 
 impl Api {
     pub(crate) fn new(app: AppState) -> ApiState {
-        Arc::new(Api { app, secret: OnceLock::new(), locks: Locks::default(), watchers: Watchers::default() })
+        Arc::new(Api { app, secret: OnceLock::new(), watchers: Watchers::default() })
     }
 
     /// Returns the secret from which access tokens are made.

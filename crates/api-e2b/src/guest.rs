@@ -9,7 +9,7 @@ use axum::routing::get;
 use penfold_server::records::{find_sandbox, open_record};
 use penfold_server::{Peer, refuse_web_pages};
 use penfold_state::evidence::fingerprints::is_frozen;
-use penfold_state::{Files, Id, error_chain};
+use penfold_state::{Files, Id};
 
 use crate::access;
 use crate::address::{Address, GUEST_PORT};
@@ -155,9 +155,4 @@ pub(crate) fn check_user_name(guest: &Guest, name: &str) -> Result<(), String> {
     }
     let own = &guest.user.name;
     Err(format!("invalid username: '{name}'; everything in this sandbox runs as `{own}`, and there is no other user to become"))
-}
-
-/// Logs a failure of which the client learns elsewhere.
-pub(crate) fn warn(guest: &Guest, what: &str, error: &dyn std::error::Error) {
-    tracing::warn!(sandbox = guest.files.name(), error = error_chain(error), "{what}");
 }

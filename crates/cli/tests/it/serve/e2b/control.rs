@@ -203,7 +203,7 @@ fn templates_are_files() {
     let server = super::serve(&env, &["--templates", dir.to_str().unwrap()]);
     let api = Api { env, server };
     let guest = api.create(&json!({ "templateID": "small" }));
-    assert_eq!(api.running("sleep 1011"), 1);
+    wait_until("its command runs", || api.running("sleep 1011") == 1);
     assert_eq!(api.out(&guest, "echo $FROM; whoami; cd; pwd"), "template\nagent\n/home/agent\n");
     let found = api.ask("GET", &format!("/sandboxes/{}", guest.id), &Value::Null).json();
     assert_eq!((&found["templateID"], &found["alias"]), (&json!("small"), &json!("small")));
