@@ -67,7 +67,7 @@ pub const GUEST: Dialect = Dialect {
 };
 
 fn names_sandbox(parts: &Parts) -> bool {
-    address::Address::of(&parts.headers).is_some()
+    address::Address::of(&parts.headers).is_some() || files::is_signed(&parts.uri)
 }
 
 fn guest_routes(app: AppState) -> Router {

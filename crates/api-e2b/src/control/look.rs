@@ -8,7 +8,7 @@ use penfold_control::Resolver;
 use penfold_control::usage::Meter;
 use penfold_state::log::{LogEntry, LogPosition, LogReader, Stream};
 use penfold_state::time::now_ms;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::model::{Described, Host, cpus, memory, started, time};
@@ -18,6 +18,8 @@ use crate::error::ApiError;
 
 /// The most lines of a log that are returned.
 const LINES: usize = 1000;
+/// The seconds that the clock of a client may be behind.
+const SLACK: u64 = 2;
 /// The most sandboxes whose usage is returned at once.
 const SANDBOXES: usize = 100;
 
@@ -67,13 +69,26 @@ impl Metric {
     }
 }
 
-/// What a sandbox uses now, as a list of one.
+/// What a sandbox uses now, as a list of one; nothing if now is not in the interval.
 pub(super) async fn metrics(
     State(api): State<ApiState>,
     Path(id): SandboxPath,
+    Query(interval): Query<Interval>,
 ) -> Result<Json<Vec<Metric>>, ApiError> {
     let found = find(&api, &id).await?;
-    api.call(move |api| Metric::read(api, &found).map(|metric| Json(vec![metric]))).await
+    let mut now = vec![api.call(move |api| Metric::read(api, &found)).await?];
+    now.retain(|metric| {
+        let is_in_time = |end: u64| metric.timestamp_unix <= end.saturating_add(SLACK);
+        interval.start.is_none_or(|start| metric.timestamp_unix >= start) && interval.end.is_none_or(is_in_time)
+    });
+    Ok(Json(now))
+}
+
+/// The time in which a client wants to know the usage, in seconds since 1970.
+#[derive(Debug, Deserialize)]
+pub(super) struct Interval {
+    start: Option<u64>,
+    end: Option<u64>,
 }
 
 /// What several sandboxes use now.

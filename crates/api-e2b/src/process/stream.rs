@@ -4,12 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use axum::response::Response;
-use penfold_control::execs::{self, ExecStatus};
+use penfold_control::execs::{self, ExecStatus, ExecView};
+use penfold_process::{ProcFs, Process};
 use penfold_server::log_stream::{self, Piece, StreamEnd};
 use penfold_server::sent_body::{self, Sink};
 use penfold_server::survivors::survivors_sentence;
 use penfold_state::log::{LogEntry, LogReader, Stream};
-use penfold_state::state::CommandExit;
+use penfold_state::state::{CommandExit, State, Status};
+use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Files};
 use penfold_teardown::Cause;
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,6 +20,9 @@ use super::messages::{Bytes, End, Event, EventMessage, Output};
 use super::start::warn;
 use crate::api::ApiState;
 use crate::connect::{Code, RpcError, frame, last_frame, stream};
+
+/// The milliseconds after which the end of a sandbox that has killed its commands is known.
+const CLEAR_MS: u64 = 250;
 
 /// How a stream begins.
 #[derive(Debug)]
@@ -147,8 +152,11 @@ impl Ending {
                 let message = "the command reached its time limit; all that it had started was observed gone";
                 Some(Ending::Failed(RpcError::new(Code::DeadlineExceeded, message)))
             }
-            // Its own signal, or that of a client: what it has left goes on.
-            (Some(Cause::Signal), Some(exit)) if !is_ending(files) => Some(Ending::Known(End::of(exit))),
+            // Its own signal, or that of a client: what it has left goes on. The end of the sandbox begins with these two signals, too.
+            (Some(Cause::Signal), Some(exit)) if !is_ending(files) => {
+                let is_clear = !matches!(exit, ExitStatus::Signal(9 | 15)) || is_past(&view);
+                is_clear.then(|| Ending::Known(End::of(exit)))
+            }
             (Some(Cause::Kill), Some(exit)) if is_over && !is_ending(files) => Some(Ending::Known(End::of(exit))),
             _ if is_over => Some(Ending::SandboxGone),
             _ => None,
@@ -158,7 +166,20 @@ impl Ending {
 
 /// Tells whether the sandbox is being ended, or has ended.
 fn is_ending(files: &Files) -> bool {
-    files.asked().is_some() || files.has_ended() || files.exited().is_ok_and(|exited| exited.is_some()) || files.intent().is_err()
+    let is_known = || files.asked().is_some() || files.has_ended() || files.intent().is_err();
+    is_known() || files.exited().is_ok_and(|exited| exited.is_some()) || !has_leader(files)
+}
+
+/// Tells whether the first process of the sandbox lives.
+fn has_leader(files: &Files) -> bool {
+    let Ok(Some(State { leader: Some(leader), status: Status::Running, .. })) = files.state() else { return false };
+    let found = ProcFs::open().and_then(|mut proc| Process::open_exact(&mut proc, leader));
+    found.is_ok_and(|found| found.is_some_and(|process| process.has_exited().is_ok_and(|exited| !exited)))
+}
+
+/// Tells whether a command ended so long ago that the end of its sandbox would be known, if that had ended it.
+fn is_past(view: &ExecView) -> bool {
+    view.ended_at_ms.is_some_and(|at| now_ms().saturating_sub(at) > CLEAR_MS)
 }
 
 impl End {
