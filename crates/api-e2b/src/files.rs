@@ -13,43 +13,21 @@ mod write;
 use std::io;
 
 use axum::Router;
-use axum::extract::Query;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::routing::{get, post};
 use penfold_server::files::{FileError, UploadError};
 use penfold_state::error_chain;
-use penfold_state::record::Registry;
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::access::{BadSignature, FileRight, Signature, access_token};
-use crate::api::{Api, ApiState};
+use crate::access::{BadSignature, FileRight, Signature};
+use crate::api::ApiState;
 use crate::error::ApiError;
 use crate::guest::{self, FILES, Guest};
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
     Router::new().route(FILES, get(read::read).post(write::write)).route("/files/compose", post(compose::compose))
-}
-
-/// Tells whether a request has a signed URL.
-pub(crate) fn is_signed(uri: &Uri) -> bool {
-    uri.path() == FILES && uri.query().is_some_and(|query| query.contains("signature="))
-}
-
-/// Finds the sandbox whose access token has signed the URL of a request, though its time may be over.
-///
-/// # Errors
-/// When the query is none, or the sandboxes or the secret cannot be read.
-pub(crate) fn signer(api: &Api, method: &Method, uri: &Uri) -> Result<Option<String>, ApiError> {
-    let Ok(Query(query)) = Query::<FileQuery>::try_from_uri(uri) else { return Ok(None) };
-    let right = if *method == Method::POST { FileRight::Write } else { FileRight::Read };
-    let Some(signature) = query.signature()? else { return Ok(None) };
-    let secret = api.secret().map_err(|error| ApiError::internal(&error))?;
-    let registry = Registry::open_existing(api.app.engine.scope().root());
-    let Some(registry) = registry.map_err(|error| ApiError::internal(&error))? else { return Ok(None) };
-    let mut ids = registry.names().map_err(|error| ApiError::internal(&error))?.into_iter();
-    Ok(ids.find(|id| signature.check(right, &access_token(&secret, id)) != Err(BadSignature::Wrong)))
 }
 
 /// The query of a request for a file.
@@ -71,7 +49,13 @@ impl FileQuery {
         if !guest.is_admitted
             && let Some(token) = &guest.token
         {
-            let signature = self.signature()?.ok_or_else(|| refused("missing signature query parameter"))?;
+            let given = self.signature.as_deref().filter(|given| !given.is_empty());
+            let signature = Signature {
+                path: self.path.clone().unwrap_or_default(),
+                username: self.username.clone().unwrap_or_default(),
+                signature: given.ok_or_else(|| refused("missing signature query parameter"))?.to_owned(),
+                expiration: self.expiration()?,
+            };
             signature.check(right, token).map_err(|bad| match bad {
                 BadSignature::Wrong => refused("invalid signature"),
                 BadSignature::Expired => refused("signature is already expired"),
@@ -79,17 +63,6 @@ impl FileQuery {
         }
         let name = self.username.as_deref().unwrap_or_default();
         guest::check_user_name(guest, name).map_err(|message| refused(&message))
-    }
-
-    /// The signature, if there is one.
-    fn signature(&self) -> Result<Option<Signature>, ApiError> {
-        let Some(given) = self.signature.clone().filter(|given| !given.is_empty()) else { return Ok(None) };
-        Ok(Some(Signature {
-            path: self.path.clone().unwrap_or_default(),
-            username: self.username.clone().unwrap_or_default(),
-            signature: given,
-            expiration: self.expiration()?,
-        }))
     }
 
     fn expiration(&self) -> Result<Option<u64>, ApiError> {

@@ -2,7 +2,6 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -54,10 +53,10 @@ pub(crate) fn routes(api: ApiState) -> Router {
 
 /// Finds the sandbox of a request, checks the access token, and passes the request on to the data plane or to a port.
 async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let Some(address) = address_of(&api, &parts).await else {
-        return ApiError::new(StatusCode::UNAUTHORIZED, "invalid signature").into_response();
+    let Some(address) = Address::of(request.headers()) else {
+        return ApiError::bad("the request names no sandbox").into_response();
     };
+    let (mut parts, body) = request.into_parts();
     let token = parts.headers.get(ACCESS).and_then(|token| token.to_str().ok()).map(str::to_owned);
     let id = address.id.clone();
     let found = api.call(move |api| {
@@ -83,16 +82,6 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     }
     parts.extensions.insert(guest);
     next.run(Request::from_parts(parts, body)).await
-}
-
-/// Returns the sandbox that a request names, or whose access token has signed its URL.
-async fn address_of(api: &ApiState, parts: &Parts) -> Option<Address> {
-    if let Some(address) = Address::of(&parts.headers) {
-        return Some(address);
-    }
-    let (method, uri) = (parts.method.clone(), parts.uri.clone());
-    let found = api.call(move |api| files::signer(api, &method, &uri)).await;
-    found.ok().flatten().map(|id| Address { id, port: GUEST_PORT })
 }
 
 /// Lets a paused sandbox go on, if it was created so.

@@ -67,7 +67,7 @@ pub const GUEST: Dialect = Dialect {
 };
 
 fn names_sandbox(parts: &Parts) -> bool {
-    address::Address::of(&parts.headers).is_some() || files::is_signed(&parts.uri)
+    address::Address::of(&parts.headers).is_some()
 }
 
 fn guest_routes(app: AppState) -> Router {
