@@ -27,7 +27,9 @@ use crate::guest::{self, FILES, Guest};
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
-    Router::new().route(FILES, get(read::read).post(write::write)).route("/files/compose", post(compose::compose))
+    Router::new()
+        .route(FILES, get(read::read).post(write::write))
+        .route("/files/compose", post(compose::compose))
 }
 
 /// The query of a request for a file.

@@ -17,7 +17,7 @@ use crate::api::{Api, ApiState};
 use crate::control::life::go_on;
 use crate::error::ApiError;
 use crate::templates::{RESUMES, SECURE, TEMPLATE, User};
-use crate::{files, filesystem, ports, process, refuse};
+use crate::{ports, refuse};
 
 /// The header with the access token of a sandbox.
 pub(crate) const ACCESS: &str = "x-access-token";
@@ -39,13 +39,11 @@ pub(crate) struct Guest {
     pub(crate) is_admitted: bool,
 }
 
-/// The routes of the data plane.
-pub(crate) fn routes(api: ApiState) -> Router {
+/// The routes of the data plane: these ones, and those of commands and files.
+pub(crate) fn routes(api: ApiState, others: Router<ApiState>) -> Router {
     Router::new()
         .route(HEALTH, get(async || StatusCode::NO_CONTENT))
-        .merge(process::routes())
-        .merge(filesystem::routes())
-        .merge(files::routes())
+        .merge(others)
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
         .layer(middleware::from_fn_with_state(ApiState::clone(&api), admit))
         .with_state(api)

@@ -122,6 +122,9 @@ impl Inside {
     /// The entries of a directory, the last first, each with its path and a level.
     fn children(&self, path: &str) -> Result<Vec<(String, Entry, u32)>, FileError> {
         let page = self.workspace.entries(path, None, MOST_ENTRIES)?;
+        if page.next.is_some() {
+            return Err(FileError::System { path: path.to_owned(), errno: Errno::OVERFLOW });
+        }
         let named = |entry: Entry| (paths::joined(path, &paths::text_of(&entry.name)), entry, 1);
         let mut found: Vec<_> = page.entries.into_iter().map(named).collect();
         found.reverse();

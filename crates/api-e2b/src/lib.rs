@@ -71,7 +71,8 @@ fn names_sandbox(parts: &Parts) -> bool {
 }
 
 fn guest_routes(app: AppState) -> Router {
-    guest::routes(Api::new(app))
+    let routes = process::routes().merge(filesystem::routes()).merge(files::routes());
+    guest::routes(Api::new(app), routes)
 }
 
 /// Answers a request that reaches no route.

@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn headers_are_metadata() {
-        let found = of(&[("X-Metadata-Author", b"me"), ("X-Metadata-Author", b"you"), ("X-Other", b"x")]).unwrap();
+        let found =
+            of(&[("X-Metadata-Author", b"me"), ("X-Metadata-Author", b"you"), ("X-Other", b"x")]).unwrap();
         assert_eq!(found, Metadata::from([("author".to_owned(), "me".to_owned())]));
         assert_eq!(attributes(&found), [(c"user.e2b.author".to_owned(), b"me".to_vec())]);
     }

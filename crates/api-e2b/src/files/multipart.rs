@@ -225,10 +225,13 @@ mod tests {
     #[tokio::test]
     async fn broken_forms_are_refused() {
         let long = format!("--B\r\nX: {}", "x".repeat(LONGEST_HEAD + 1));
-        for form in ["", "no form", "--B", "--B\r\n", "--B\r\nA: b\r\n\r\nx", "--B\r\nA: b\r\n\r\nx\r\n--", &long] {
+        for form in
+            ["", "no form", "--B", "--B\r\n", "--B\r\nA: b\r\n\r\nx", "--B\r\nA: b\r\n\r\nx\r\n--", &long]
+        {
             assert!(read(form, 100_000).await.is_err(), "{form}");
         }
-        for media_type in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; x"] {
+        for media_type in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; x"]
+        {
             let source = Source::new(&HeaderMap::new(), Body::empty()).unwrap();
             assert!(Multipart::new(media_type, source).is_err(), "{media_type}");
         }

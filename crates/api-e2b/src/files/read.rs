@@ -67,7 +67,9 @@ pub(super) async fn read(
         Wanted::Nothing => {
             let message = format!("no byte of the range is in the file of {} bytes", opened.size);
             let mut answer = ApiError::new(StatusCode::RANGE_NOT_SATISFIABLE, message).into_response();
-            answer.headers_mut().extend(text_header(header::CONTENT_RANGE, &format!("bytes */{}", opened.size)));
+            answer
+                .headers_mut()
+                .extend(text_header(header::CONTENT_RANGE, &format!("bytes */{}", opened.size)));
             Ok(answer)
         }
         Wanted::All => send(&api, opened, None, is_packed),

@@ -59,7 +59,9 @@ impl Source {
                     None => return self.rest(),
                 }
             }
-            let Some(unpacker) = &mut self.unpacker else { return Ok(Some(std::mem::take(&mut self.packed))) };
+            let Some(unpacker) = &mut self.unpacker else {
+                return Ok(Some(std::mem::take(&mut self.packed)));
+            };
             let part = self.packed.split_to(self.packed.len().min(PACKED));
             unpacker.write_all(&part).map_err(BadBody::NotGzip)?;
             let bytes = std::mem::take(unpacker.get_mut());

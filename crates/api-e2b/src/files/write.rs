@@ -114,7 +114,9 @@ impl Writer {
                 continue;
             }
             let path = path.clone().or(head.filename).filter(|path| !path.is_empty());
-            let path = path.ok_or_else(|| ApiError::bad("a part of the form has no `filename`, and the query no `path`"))?;
+            let path = path.ok_or_else(|| {
+                ApiError::bad("a part of the form has no `filename`, and the query no `path`")
+            })?;
             let mut content = Content::Part(form);
             self.write(&path, &mut content).await?;
             let Content::Part(rest) = content else { return Ok(()) };

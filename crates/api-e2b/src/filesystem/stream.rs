@@ -40,7 +40,7 @@ pub(super) async fn watch(
 ) -> Result<Response, StreamError> {
     check_user(&guest, &headers).map_err(StreamError)?;
     let opened = api.call(move |api| {
-        let places = api.watchers.places(&api.app.engine)?;
+        let places = api.watchers.places(&api.app.engine, guest.files.name())?;
         let (watch, first) = Watch::open(&guest.files, &guest.user, &request)?;
         Ok::<_, RpcError>((watch, first, places))
     });

@@ -44,7 +44,7 @@ async fn create(
 ) -> Answer {
     check_user(&guest, &headers)?;
     let opened = api.call(move |api| {
-        let places = api.watchers.places(&api.app.engine)?;
+        let places = api.watchers.places(&api.app.engine, guest.files.name())?;
         let (watch, first) = Watch::open(&guest.files, &guest.user, &request)?;
         let ready = watch.descriptor().map_err(|error| RpcError::internal(&error))?;
         let (id, removed) = api.watchers.keep(guest.files.name(), watch, places);

@@ -13,10 +13,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::watch::{Event, Watch, watch_error};
 use crate::connect::{Code, RpcError};
 
-/// The most watched directories of a tenant.
-const WATCHES: usize = 64;
+/// The most watched directories of a sandbox.
+const WATCHES: usize = 32;
 
-/// Places of the tenant and of the server for one watched directory.
+/// Places of the sandbox and of the server for one watched directory.
 pub(crate) type Places = [OwnedSemaphorePermit; 2];
 
 /// A watcher, and what it holds.
@@ -77,17 +77,12 @@ impl Slot {
     }
 }
 
-/// The watchers of all sandboxes of a tenant, by their ids.
-#[derive(Debug)]
+/// The watchers of all sandboxes, by their ids.
+#[derive(Debug, Default)]
 pub(crate) struct Watchers {
     slots: Mutex<HashMap<String, Slot>>,
-    free: Arc<Semaphore>,
-}
-
-impl Default for Watchers {
-    fn default() -> Watchers {
-        Watchers { slots: Mutex::default(), free: Arc::new(Semaphore::new(WATCHES)) }
-    }
+    /// The places of each sandbox that has watched directories.
+    places: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl Watchers {
@@ -95,27 +90,41 @@ impl Watchers {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes places for one more watched directory. If there are none, the watcher that was asked for longest ago ends.
+    /// Returns the places of a sandbox.
+    fn places_of(&self, sandbox: &str) -> Arc<Semaphore> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of other sandboxes are made again when they are needed.
+        places.retain(|_, places| places.available_permits() < WATCHES || Arc::strong_count(places) > 1);
+        let own = places.entry(sandbox.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(WATCHES)));
+        Arc::clone(own)
+    }
+
+    /// Takes places for one more watched directory of a sandbox. If there are none, the watcher of the sandbox that was asked for longest
+    /// ago ends.
     ///
     /// # Errors
     /// When all are in use.
-    pub(crate) fn places(&self, engine: &Engine) -> Result<Places, RpcError> {
+    pub(crate) fn places(&self, engine: &Engine, sandbox: &str) -> Result<Places, RpcError> {
+        let places = self.places_of(sandbox);
         loop {
-            let own = Arc::clone(&self.free).try_acquire_owned().ok();
+            let own = Arc::clone(&places).try_acquire_owned().ok();
             if let Some((own, shared)) = own.zip(engine.watch_place()) {
                 return Ok([own, shared]);
             }
-            if !self.end_idlest() {
+            if !self.end_idlest(sandbox) {
                 let message = "there are as many watched directories as there can be";
                 return Err(RpcError::new(Code::ResourceExhausted, message));
             }
         }
     }
 
-    /// Ends the watcher that was asked for longest ago. Returns whether there was one.
-    fn end_idlest(&self) -> bool {
+    /// Ends the watcher of a sandbox that was asked for longest ago. Returns whether there was one.
+    fn end_idlest(&self, sandbox: &str) -> bool {
         let mut slots = self.slots();
-        let used = slots.iter().filter_map(|(id, slot)| Some((slot.0.try_lock().ok()?.used, id)));
+        let used = slots.iter().filter_map(|(id, slot)| {
+            let watcher = slot.0.try_lock().ok()?;
+            (watcher.sandbox == sandbox).then_some((watcher.used, id))
+        });
         let Some(idlest) = used.min_by_key(|(used, _)| *used).map(|(_, id)| id.clone()) else { return false };
         let slot = slots.remove(&idlest);
         drop(slots);

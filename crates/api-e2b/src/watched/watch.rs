@@ -202,8 +202,11 @@ mod tests {
         // A file in a directory that is not watched yet.
         std::fs::create_dir(home.join("dir/sub")).unwrap();
         std::fs::write(home.join("dir/sub/file"), "x").unwrap();
-        let kinds =
-            [("sub", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_CREATE"), ("sub/file", "EVENT_TYPE_WRITE")];
+        let kinds = [
+            ("sub", "EVENT_TYPE_CREATE"),
+            ("sub/file", "EVENT_TYPE_CREATE"),
+            ("sub/file", "EVENT_TYPE_WRITE"),
+        ];
         assert_eq!(drained(&mut watch), kinds.map(|(name, kind)| (name.to_owned(), kind)));
         std::fs::remove_file(home.join("dir/sub/file")).unwrap();
         std::fs::remove_dir(home.join("dir/sub")).unwrap();

@@ -39,7 +39,8 @@ impl Workspace {
         let copied = Copier::default().copy((&old.dir, &source), (&new.dir, &draft), 0);
         let FilePlace { dir, name: target, is_jailed } = new;
         let draft = FilePlace { dir, name: name.into(), is_jailed };
-        let moved = copied.and_then(|()| Ok(rustix::fs::renameat(&draft.dir, &draft.name, &draft.dir, &target)?));
+        let moved =
+            copied.and_then(|()| Ok(rustix::fs::renameat(&draft.dir, &draft.name, &draft.dir, &target)?));
         if let Err(error) = moved {
             let _ = remove_at(&draft, true);
             return Err(failed(errno_of(&error)));
@@ -177,7 +178,8 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(top.path().join("old/sub/socket")).unwrap();
         let workspace = of_test(top.path());
         assert!(workspace.move_across("old", "new").is_err());
-        let left: Vec<_> = fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(top.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["old"]);
     }
 }

@@ -47,6 +47,7 @@ fn event(frames: &mut Frames) -> (String, String) {
     (text("type"), text("name"))
 }
 
+/// spec: 31.6
 #[test]
 fn a_file_is_what_was_written() {
     let api = Api::start();
@@ -60,7 +61,14 @@ fn a_file_is_what_was_written() {
     assert_eq!(api.read(&guest, "dir/a.txt", "range: bytes=2-4\r\n"), (206, "234".to_owned()));
     assert_eq!(api.read(&guest, "dir/a.txt", "range: bytes=20-\r\n").0, 416);
     let info = &api.ok(&guest, &fs("Stat"), &json!({ "path": "dir/a.txt" }))["entry"];
-    let fields = json!([info["type"], info["size"], info["mode"], info["permissions"], info["owner"], info["metadata"]["author"]]);
+    let fields = json!([
+        info["type"],
+        info["size"],
+        info["mode"],
+        info["permissions"],
+        info["owner"],
+        info["metadata"]["author"]
+    ]);
     assert_eq!(fields, json!(["FILE_TYPE_FILE", "10", 0o644, "-rw-r--r--", "user", "me"]));
     // The commands of the sandbox see the same files, and may change them.
     assert_eq!(api.out(&guest, "cat dir/a.txt && stat -c %U dir/a.txt && rm dir/a.txt"), "0123456789user\n");
@@ -71,6 +79,7 @@ fn a_file_is_what_was_written() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn an_overwritten_file_has_the_metadata_of_the_latest_write() {
     let api = Api::start();
@@ -82,6 +91,7 @@ fn an_overwritten_file_has_the_metadata_of_the_latest_write() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn a_form_has_many_files() {
     let api = Api::start();
@@ -104,6 +114,7 @@ fn a_form_has_many_files() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn no_path_leads_out_of_the_jail() {
     let api = Api::start();
@@ -111,7 +122,10 @@ fn no_path_leads_out_of_the_jail() {
     let secret = api.env.path("work/secret");
     std::fs::write(&secret, "secret").unwrap();
     let secret = secret.display();
-    api.out(&guest, &format!("ln -s /proc/1/root/{secret} magic; ln -s ../../../../../../..{secret} up; ln -s loop loop"));
+    api.out(
+        &guest,
+        &format!("ln -s /proc/1/root/{secret} magic; ln -s ../../../../../../..{secret} up; ln -s loop loop"),
+    );
     for path in ["magic", "up", "loop", "../../../../proc/self/root/etc/passwd"] {
         let (status, body) = api.read(&guest, path, "");
         assert!(matches!(status, 400 | 403 | 404), "{path}: {status} {body}");
@@ -129,6 +143,7 @@ fn no_path_leads_out_of_the_jail() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn directories_are_made_listed_moved_and_removed() {
     let api = Api::start();
@@ -159,22 +174,30 @@ fn directories_are_made_listed_moved_and_removed() {
         assert_eq!(api.ok(&guest, &fs("Remove"), &json!({ "path": "/tmp/other" })), json!({}));
     }
     assert_eq!(api.call(&guest, &fs("Remove"), &json!({ "path": "/" })).0, 400);
-    let headers = format!("content-type: application/json\r\nauthorization: Basic cm9vdDo=\r\n{}", guest.headers());
+    let headers =
+        format!("content-type: application/json\r\nauthorization: Basic cm9vdDo=\r\n{}", guest.headers());
     let told = Told::read(&mut api.send("POST", &fs("Stat"), &headers, b"{}"));
     assert_eq!(told.status, 401);
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn watchers_have_the_events_since_the_last_look() {
     let mut api = Api::start();
     let guest = api.create(&json!({}));
     api.ok(&guest, &fs("MakeDir"), &json!({ "path": "w/sub" }));
-    let made = api.ok(&guest, &fs("CreateWatcher"), &json!({ "path": "w", "recursive": true, "includeEntry": true }));
+    let made = api.ok(
+        &guest,
+        &fs("CreateWatcher"),
+        &json!({ "path": "w", "recursive": true, "includeEntry": true }),
+    );
     let id = made["watcherId"].clone();
     let events = |api: &Api| -> Vec<String> {
         let told = api.ok(&guest, &fs("GetWatcherEvents"), &json!({ "watcherId": id }));
-        let text = |event: &Value| format!("{} {}", event["type"].as_str().unwrap(), event["name"].as_str().unwrap());
+        let text = |event: &Value| {
+            format!("{} {}", event["type"].as_str().unwrap(), event["name"].as_str().unwrap())
+        };
         told["events"].as_array().unwrap().iter().map(text).collect()
     };
     api.write(&guest, "w/sub/file", "", b"x");
@@ -194,6 +217,7 @@ fn watchers_have_the_events_since_the_last_look() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn a_stream_has_events_and_ends_with_the_sandbox() {
     let api = Api::start();
@@ -220,6 +244,7 @@ fn a_stream_has_events_and_ends_with_the_sandbox() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn a_signed_address_needs_no_token() {
     let api = Api::start();
@@ -239,7 +264,8 @@ fn a_signed_address_needs_no_token() {
     let signed = sign(format!("a:read::{token}"));
     assert_eq!(get(format!("path=a&signature={signed}")), (200, Value::Null));
     let signed_for = |end: u64| sign(format!("a:read:user:{token}:{end}"));
-    let query = |end: u64| format!("path=a&username=user&signature={}&signature_expiration={end}", signed_for(end));
+    let query =
+        |end: u64| format!("path=a&username=user&signature={}&signature_expiration={end}", signed_for(end));
     assert_eq!(get(query(SECONDS)), (200, Value::Null));
     assert_eq!(get(query(5)), (401, json!("signature is already expired")));
     assert_eq!(get(format!("path=b&signature={signed}")), (401, json!("invalid signature")));
@@ -254,6 +280,7 @@ fn a_signed_address_needs_no_token() {
     api.delete(&guest);
 }
 
+/// spec: 31.6
 #[test]
 fn files_are_joined() {
     let api = Api::start();
@@ -265,7 +292,8 @@ fn files_are_joined() {
     assert_eq!((status, &json["path"]), (200, &json!("/home/user/all/of")));
     assert_eq!(api.read(&guest, "all/of", "").1, "one two");
     assert_eq!(api.read(&guest, "1", "").0, 404);
-    let (status, _) = api.call(&guest, "/files/compose", &json!({ "source_paths": ["1"], "destination": "x" }));
+    let (status, _) =
+        api.call(&guest, "/files/compose", &json!({ "source_paths": ["1"], "destination": "x" }));
     assert_eq!(status, 404);
     api.delete(&guest);
 }
