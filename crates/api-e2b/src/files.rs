@@ -18,12 +18,12 @@ use axum::routing::{get, post};
 use penfold_server::files::{FileError, UploadError};
 use penfold_state::error_chain;
 use rustix::io::Errno;
-use serde::Deserialize;
 
-use crate::access::{BadSignature, FileRight, Signature};
+use crate::access::{BadSignature, FileRight};
 use crate::api::ApiState;
 use crate::error::ApiError;
-use crate::guest::{self, FILES, Guest};
+use crate::guest::{self, Guest};
+use crate::signed::{FILES, FileQuery, refused};
 
 /// The routes.
 pub(crate) fn routes() -> Router<ApiState> {
@@ -32,49 +32,21 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/files/compose", post(compose::compose))
 }
 
-/// The query of a request for a file.
-#[derive(Debug, Default, Deserialize)]
-struct FileQuery {
-    path: Option<String>,
-    username: Option<String>,
-    signature: Option<String>,
-    signature_expiration: Option<String>,
-}
-
-impl FileQuery {
-    /// Checks that the client may do this, and the name of the user.
-    ///
-    /// # Errors
-    /// When it has neither the access token nor a valid signature, or the user is another one.
-    fn check(&self, guest: &Guest, right: FileRight) -> Result<(), ApiError> {
-        let refused = |message: &str| ApiError::new(StatusCode::UNAUTHORIZED, message);
-        if !guest.is_admitted
-            && let Some(token) = &guest.token
-        {
-            let given = self.signature.as_deref().filter(|given| !given.is_empty());
-            let signature = Signature {
-                path: self.path.clone().unwrap_or_default(),
-                username: self.username.clone().unwrap_or_default(),
-                signature: given.ok_or_else(|| refused("missing signature query parameter"))?.to_owned(),
-                expiration: self.expiration()?,
-            };
-            signature.check(right, token).map_err(|bad| match bad {
-                BadSignature::Wrong => refused("invalid signature"),
-                BadSignature::Expired => refused("signature is already expired"),
-            })?;
-        }
-        let name = self.username.as_deref().unwrap_or_default();
-        guest::check_user_name(guest, name).map_err(|message| refused(&message))
+/// Checks that a client may do this, and the name of the user.
+///
+/// # Errors
+/// When it has neither the access token nor a valid signature, or the user is another one.
+fn check(query: &FileQuery, guest: &Guest, right: FileRight) -> Result<(), ApiError> {
+    if !guest.is_admitted
+        && let Some(token) = &guest.token
+    {
+        query.signature()?.check(right, token).map_err(|bad| match bad {
+            BadSignature::Wrong => refused("invalid signature"),
+            BadSignature::Expired => refused("signature is already expired"),
+        })?;
     }
-
-    fn expiration(&self) -> Result<Option<u64>, ApiError> {
-        let Some(text) = self.signature_expiration.as_deref().filter(|text| !text.is_empty()) else {
-            return Ok(None);
-        };
-        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok().filter(|_| is_number);
-        number.map(Some).ok_or_else(|| ApiError::bad("`signature_expiration` is not a number of seconds"))
-    }
+    let name = query.username.as_deref().unwrap_or_default();
+    guest::check_user_name(guest, name).map_err(|message| refused(&message))
 }
 
 /// The error of a request whose file cannot be read or written.

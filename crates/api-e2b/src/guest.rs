@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -17,14 +18,12 @@ use crate::api::{Api, ApiState};
 use crate::control::life::go_on;
 use crate::error::ApiError;
 use crate::templates::{RESUMES, SECURE, TEMPLATE, User};
-use crate::{ports, refuse};
+use crate::{ports, refuse, signed};
 
 /// The header with the access token of a sandbox.
 pub(crate) const ACCESS: &str = "x-access-token";
 /// The path that needs no access token: it says nothing but that the sandbox runs.
 const HEALTH: &str = "/health";
-/// The path whose routes check a signature in the place of a token.
-pub(crate) const FILES: &str = "/files";
 
 /// A sandbox that runs, as the data plane reaches it.
 #[derive(Debug, Clone)]
@@ -51,10 +50,11 @@ pub(crate) fn routes(api: ApiState, others: Router<ApiState>) -> Router {
 
 /// Finds the sandbox of a request, checks the access token, and passes the request on to the data plane or to a port.
 async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Response {
-    let Some(address) = Address::of(request.headers()) else {
-        return ApiError::bad("the request names no sandbox").into_response();
-    };
     let (mut parts, body) = request.into_parts();
+    let address = match address_of(&api, &parts).await {
+        Ok(address) => address,
+        Err(error) => return error.into_response(),
+    };
     let token = parts.headers.get(ACCESS).and_then(|token| token.to_str().ok()).map(str::to_owned);
     let id = address.id.clone();
     let found = api.call(move |api| {
@@ -74,12 +74,24 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     if address.port != GUEST_PORT {
         return ports::pass(&api, &guest, &address, parts, body).await;
     }
-    let needs_no_token = parts.uri.path() == HEALTH && parts.method == Method::GET || parts.uri.path() == FILES;
+    let needs_no_token = parts.uri.path() == HEALTH && parts.method == Method::GET || parts.uri.path() == signed::FILES;
     if !guest.is_admitted && !needs_no_token {
         return ApiError::new(StatusCode::UNAUTHORIZED, "the access token of the sandbox is needed").into_response();
     }
     parts.extensions.insert(guest);
     next.run(Request::from_parts(parts, body)).await
+}
+
+/// Returns which sandbox and port a request names, or for which sandbox its address is signed.
+async fn address_of(api: &ApiState, parts: &Parts) -> Result<Address, ApiError> {
+    if let Some(address) = Address::of(&parts.headers) {
+        return Ok(address);
+    }
+    if !signed::is_signed(parts) {
+        return Err(ApiError::bad("the request names no sandbox"));
+    }
+    let (query, right) = signed::query_of(parts)?;
+    api.call(move |api| signed::find_signed(api, &query, right)).await
 }
 
 /// Lets a paused sandbox go on, if it was created so.

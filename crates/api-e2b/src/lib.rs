@@ -8,6 +8,7 @@
 //! - `ports` — passes requests on to the ports of a sandbox.
 //! - `filesystem` — files. `files` — their content. `watched` — watched directories. `inside` — the files that the commands of a
 //!   sandbox see.
+//! - `signed` — signed addresses of files, which need no access token.
 //! - `process` — commands: recorded execs of the sandbox.
 //! - `templates` — what a new sandbox is made of.
 //!
@@ -26,6 +27,7 @@ mod guest;
 mod inside;
 mod ports;
 mod process;
+mod signed;
 mod templates;
 mod watched;
 
@@ -67,7 +69,7 @@ pub const GUEST: Dialect = Dialect {
 };
 
 fn names_sandbox(parts: &Parts) -> bool {
-    address::Address::of(&parts.headers).is_some()
+    address::Address::of(&parts.headers).is_some() || signed::is_signed(parts)
 }
 
 fn guest_routes(app: AppState) -> Router {

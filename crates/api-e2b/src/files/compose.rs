@@ -10,13 +10,14 @@ use penfold_server::sent_body;
 use serde::Deserialize;
 
 use super::write::write_file;
-use super::{FileQuery, file_error};
+use super::{check, file_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::connect::Message;
 use crate::error::ApiError;
 use crate::guest::Guest;
 use crate::inside::Inside;
+use crate::signed::FileQuery;
 
 /// The most files that are joined.
 const MOST: usize = 1000;
@@ -34,8 +35,7 @@ pub(super) async fn compose(
     Extension(guest): Extension<Guest>,
     Message(request): Message<ComposeMessage>,
 ) -> Result<Response, ApiError> {
-    let query = FileQuery { username: request.username, ..FileQuery::default() };
-    query.check(&guest, FileRight::Write)?;
+    check(&FileQuery::of_user(request.username), &guest, FileRight::Write)?;
     let (sources, destination) = (request.source_paths, request.destination);
     if sources.is_empty() || sources.len() > MOST || destination.is_empty() {
         let message = format!("`source_paths` has 1 to {MOST} paths, and `destination` is one");

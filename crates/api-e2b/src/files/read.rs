@@ -15,12 +15,13 @@ use penfold_server::files::{byte_range, send_range};
 use penfold_server::sent_body::{self, Sink};
 use penfold_state::time::gregorian_date;
 
-use super::{FileQuery, file_error};
+use super::{check, file_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::error::ApiError;
 use crate::guest::Guest;
 use crate::inside::{Inside, name_of};
+use crate::signed::FileQuery;
 
 /// The bytes that are read at one time, if the size of the file is unknown.
 const PART: usize = 64 << 10;
@@ -54,7 +55,7 @@ pub(super) async fn read(
     headers: HeaderMap,
     Query(query): Query<FileQuery>,
 ) -> Result<Response, ApiError> {
-    query.check(&guest, FileRight::Read)?;
+    check(&query, &guest, FileRight::Read)?;
     let is_packed = wants_gzip(&headers)?;
     let path = query.path.unwrap_or_default();
     let opened = api.call(move |_| open(&guest, &path)).await?;

@@ -14,12 +14,13 @@ use serde::Serialize;
 use super::metadata::{Metadata, attributes, metadata_of};
 use super::multipart::Multipart;
 use super::source::{BadBody, Source};
-use super::{FileQuery, file_error, upload_error};
+use super::{check, file_error, upload_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::error::ApiError;
 use crate::guest::Guest;
 use crate::inside::{Inside, name_of};
+use crate::signed::FileQuery;
 
 /// The field of a form that has a file.
 const FIELD: &str = "file";
@@ -75,7 +76,7 @@ pub(super) async fn write(
     Query(query): Query<FileQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    query.check(&guest, FileRight::Write)?;
+    check(&query, &guest, FileRight::Write)?;
     let (parts, body) = request.into_parts();
     let metadata = metadata_of(&parts.headers)?;
     let media_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());

@@ -273,6 +273,15 @@ fn a_signed_address_needs_no_token() {
     let headers = "content-type: application/octet-stream\r\n";
     let told = api.files(&bare, "POST", &format!("path=a&signature={signed}"), headers, b"y");
     assert_eq!(told.status, 401, "a right to read is none to write");
+    // A browser sends no headers.
+    let other = api.create(&json!({}));
+    let plain = |query: &str| Told::read(&mut api.send("GET", &format!("/files?{query}"), "", b""));
+    let told = plain(&query(SECONDS));
+    assert_eq!((told.status, told.body.as_slice()), (200, &b"x"[..]));
+    assert_eq!(plain(&query(5)).json()["message"], "signature is already expired");
+    assert_eq!(plain("path=a&signature=v1_x").json()["message"], "invalid signature");
+    assert_eq!(plain("path=a").status, 404);
+    api.delete(&other);
     let signed = sign(format!("a:write::{token}"));
     let told = api.files(&bare, "POST", &format!("path=a&signature={signed}"), headers, b"y");
     assert_eq!(told.status, 200);
