@@ -23,7 +23,7 @@ fn ask(api: &Api, key: &str, method: &str, path: &str, body: &Value) -> Told {
     Told::read(&mut api.send(method, path, &headers, body.to_string().as_bytes()))
 }
 
-/// spec: 31.7
+/// spec: 36.7
 #[test]
 fn each_key_reaches_the_sandboxes_of_its_tenant() {
     let api = tenants();
@@ -47,7 +47,7 @@ fn each_key_reaches_the_sandboxes_of_its_tenant() {
     assert_eq!(ask(&api, ALICE, "DELETE", &format!("/sandboxes/{id}"), &json!({})).status, 204);
 }
 
-/// spec: 31.7
+/// spec: 36.7
 #[test]
 fn the_data_plane_of_a_sandbox_needs_its_token() {
     let api = tenants();
@@ -85,7 +85,7 @@ fn the_data_plane_of_a_sandbox_needs_its_token() {
     }
 }
 
-/// spec: 31.7
+/// spec: 36.7
 #[test]
 fn a_header_leads_to_no_sandbox_of_another_kind() {
     let api = Api::start();
@@ -97,7 +97,7 @@ fn a_header_leads_to_no_sandbox_of_another_kind() {
     assert_eq!(api.running("sleep 1023"), 1);
 }
 
-/// spec: 31.7
+/// spec: 36.7
 #[test]
 fn web_pages_reach_nothing_without_a_token() {
     let env = TestEnv::new();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Api;
 use crate::support::wait_until;
 
-/// spec: 31.1
+/// spec: 36.1
 #[test]
 fn a_sandbox_is_created_found_and_ended() {
     let api = Api::start();
@@ -29,7 +29,7 @@ fn a_sandbox_is_created_found_and_ended() {
     api.env.assert_nothing_left();
 }
 
-/// spec: 31.1
+/// spec: 36.1
 #[test]
 fn lists_are_filtered_ordered_and_paged() {
     let api = Api::start();
@@ -58,7 +58,7 @@ fn lists_are_filtered_ordered_and_paged() {
     }
 }
 
-/// spec: 31.2
+/// spec: 36.2
 #[test]
 fn a_sandbox_ends_at_its_time_limit() {
     let api = Api::start();
@@ -77,7 +77,7 @@ fn a_sandbox_ends_at_its_time_limit() {
     assert_eq!(timeout(10), 404);
 }
 
-/// spec: 31.2
+/// spec: 36.2
 #[test]
 fn connect_lengthens_a_time_limit_and_never_shortens_it() {
     let api = Api::start();
@@ -96,7 +96,7 @@ fn connect_lengthens_a_time_limit_and_never_shortens_it() {
     assert_eq!(unknown.status, 404);
 }
 
-/// spec: 31.3
+/// spec: 36.3
 #[test]
 fn a_paused_sandbox_keeps_its_memory_and_has_no_time_limit() {
     let api = Api::start();
@@ -128,7 +128,7 @@ fn a_paused_sandbox_keeps_its_memory_and_has_no_time_limit() {
     assert!(api.env.listed(&["-a"]).is_empty());
 }
 
-/// spec: 31.3
+/// spec: 36.3
 #[test]
 fn a_sandbox_pauses_at_its_time_limit_if_asked_to() {
     let api = Api::start();
@@ -150,7 +150,7 @@ fn a_sandbox_pauses_at_its_time_limit_if_asked_to() {
     assert_eq!(cold.status, 501);
 }
 
-/// spec: 31.4
+/// spec: 36.4
 #[test]
 fn what_is_not_there_is_refused_with_a_sentence() {
     let api = Api::start();
@@ -183,7 +183,7 @@ fn what_is_not_there_is_refused_with_a_sentence() {
     assert_eq!(api.ask("GET", "/sandboxes/x/y/z", &Value::Null).status, 404);
 }
 
-/// spec: 31.4
+/// spec: 36.4
 #[test]
 fn templates_are_files() {
     let api = Api::start();
@@ -212,7 +212,7 @@ fn templates_are_files() {
     assert!(unknown["message"].as_str().unwrap().ends_with("base, small"), "{unknown}");
 }
 
-/// spec: 31.1
+/// spec: 36.1
 #[test]
 fn a_repeated_create_with_its_key_gets_the_same_sandbox() {
     let api = Api::start();
@@ -229,7 +229,7 @@ fn a_repeated_create_with_its_key_gets_the_same_sandbox() {
     assert_eq!(create("k", &json!({ "templateID": "base", "timeout": 7 })).0, 409);
 }
 
-/// spec: 31.1
+/// spec: 36.1
 #[test]
 fn usage_and_log_of_a_sandbox_are_told() {
     let api = Api::start();

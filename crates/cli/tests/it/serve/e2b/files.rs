@@ -47,7 +47,7 @@ fn event(frames: &mut Frames) -> (String, String) {
     (text("type"), text("name"))
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn a_file_is_what_was_written() {
     let api = Api::start();
@@ -79,7 +79,7 @@ fn a_file_is_what_was_written() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn an_overwritten_file_has_the_metadata_of_the_latest_write() {
     let api = Api::start();
@@ -91,7 +91,7 @@ fn an_overwritten_file_has_the_metadata_of_the_latest_write() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn a_form_has_many_files() {
     let api = Api::start();
@@ -114,7 +114,7 @@ fn a_form_has_many_files() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn no_path_leads_out_of_the_jail() {
     let api = Api::start();
@@ -143,7 +143,7 @@ fn no_path_leads_out_of_the_jail() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn directories_are_made_listed_moved_and_removed() {
     let api = Api::start();
@@ -181,7 +181,7 @@ fn directories_are_made_listed_moved_and_removed() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn watchers_have_the_events_since_the_last_look() {
     let mut api = Api::start();
@@ -217,7 +217,7 @@ fn watchers_have_the_events_since_the_last_look() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn a_stream_has_events_and_ends_with_the_sandbox() {
     let api = Api::start();
@@ -244,7 +244,7 @@ fn a_stream_has_events_and_ends_with_the_sandbox() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn a_signed_address_needs_no_token() {
     let api = Api::start();
@@ -289,7 +289,7 @@ fn a_signed_address_needs_no_token() {
     api.delete(&guest);
 }
 
-/// spec: 31.6
+/// spec: 36.9
 #[test]
 fn files_are_joined() {
     let api = Api::start();

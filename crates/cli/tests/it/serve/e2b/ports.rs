@@ -36,7 +36,7 @@ fn served() -> (Api, Guest, super::Frames) {
     (api, guest, server)
 }
 
-/// spec: 31.8
+/// spec: 36.8
 #[test]
 fn requests_are_passed_to_a_port_inside() {
     let (api, guest, _server) = served();
@@ -59,7 +59,7 @@ fn requests_are_passed_to_a_port_inside() {
     assert_eq!(Told::read(&mut api.send("GET", "/", &to(port), b"")).status, 502);
 }
 
-/// spec: 31.8
+/// spec: 36.8
 #[test]
 fn upgraded_connections_go_both_ways() {
     let (api, guest, _server) = served();

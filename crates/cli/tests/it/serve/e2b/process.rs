@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Api, Guest, frame};
 use crate::support::wait_until;
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn a_command_has_its_streams_and_its_exit() {
     let api = Api::start();
@@ -34,7 +34,7 @@ fn a_command_has_its_streams_and_its_exit() {
     }
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn a_kill_ends_the_whole_tree_before_the_answer() {
     let api = Api::start();
@@ -56,7 +56,7 @@ fn a_kill_ends_the_whole_tree_before_the_answer() {
     assert_eq!(api.out(&guest, "echo usable"), "usable\n");
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn a_time_limit_ends_the_whole_tree_before_the_answer() {
     let api = Api::start();
@@ -69,7 +69,7 @@ fn a_time_limit_ends_the_whole_tree_before_the_answer() {
     assert_eq!(api.running("sleep 1013"), 0);
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn other_signals_are_for_the_first_process() {
     let api = Api::start();
@@ -85,7 +85,7 @@ fn other_signals_are_for_the_first_process() {
     assert_eq!(command.finish().1["exitCode"], 5);
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn input_comes_in_order_and_has_an_end() {
     let api = Api::start();
@@ -119,7 +119,7 @@ fn input_comes_in_order_and_has_an_end() {
     assert_eq!(refused.1["code"], "failed_precondition");
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn a_terminal_has_a_size_and_takes_keys() {
     let api = Api::start();
@@ -142,7 +142,7 @@ fn a_terminal_has_a_size_and_takes_keys() {
     assert_eq!(terminal.finish().1["exitCode"], 4);
 }
 
-/// spec: 31.6
+/// spec: 36.6
 #[test]
 fn a_command_goes_on_without_its_client_and_without_the_server() {
     let mut api = Api::start();
@@ -173,7 +173,7 @@ fn a_command_goes_on_without_its_client_and_without_the_server() {
     drop(other);
 }
 
-/// spec: 31.6
+/// spec: 36.6
 #[test]
 fn output_that_nobody_reads_holds_nothing_up_and_a_slow_reader_gets_all() {
     let api = Api::start();
@@ -190,7 +190,7 @@ fn output_that_nobody_reads_holds_nothing_up_and_a_slow_reader_gets_all() {
     assert_eq!((said.stdout.len(), &end["exitCode"]), ((1..=400_000).map(|n: u32| n.to_string().len() + 1).sum(), &json!(0)));
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn there_is_one_user() {
     let api = Api::start();
@@ -204,7 +204,7 @@ fn there_is_one_user() {
     }
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn a_silent_stream_says_that_it_lives() {
     let api = Api::start();
@@ -214,7 +214,7 @@ fn a_silent_stream_says_that_it_lives() {
     assert_eq!(command.event(), json!({ "keepalive": {} }));
 }
 
-/// spec: 31.5
+/// spec: 36.5
 #[test]
 fn messages_that_are_none_are_refused() {
     let api = Api::start();
