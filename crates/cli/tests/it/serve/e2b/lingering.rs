@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Api;
 use crate::support::wait_until;
 
-/// spec: 13.9.2
+/// spec: 13.9.3
 #[test]
 fn what_a_command_leaves_goes_on_until_its_sandbox_ends() {
     let api = Api::start();
@@ -23,7 +23,7 @@ fn what_a_command_leaves_goes_on_until_its_sandbox_ends() {
     api.env.assert_nothing_left();
 }
 
-/// spec: 13.9.2
+/// spec: 13.9.3
 #[test]
 fn a_kill_ends_what_a_command_has_left() {
     let api = Api::start();
@@ -46,7 +46,7 @@ fn a_kill_ends_what_a_command_has_left() {
     assert_eq!(end["exitCode"], 0, "the exit of the command stays as it was");
 }
 
-/// spec: 13.9.2
+/// spec: 13.9.3
 #[test]
 fn an_exec_is_over_when_the_last_of_what_it_left_has_ended() {
     let api = Api::start();
@@ -58,7 +58,7 @@ fn an_exec_is_over_when_the_last_of_what_it_left_has_ended() {
     wait_until("no exec is left", || execs() == 0);
 }
 
-/// spec: 13.9.2
+/// spec: 13.9.3
 #[test]
 fn the_time_limit_of_a_command_is_not_for_what_it_leaves() {
     let api = Api::start();
@@ -72,7 +72,7 @@ fn the_time_limit_of_a_command_is_not_for_what_it_leaves() {
     assert_eq!((api.running("sleep 1019"), api.running("sleep 1020")), (1, 1));
 }
 
-/// spec: 13.9.2
+/// spec: 13.9.3
 #[test]
 fn nothing_wakes_up_while_something_left_lives() {
     let api = Api::start();
