@@ -170,6 +170,7 @@ mod tests {
     use axum::body::Body;
     use axum::http::HeaderMap;
 
+    use super::super::source::Received;
     use super::*;
 
     const TYPE: &str = "multipart/form-data; charset=utf-8; boundary=\"B\"";
@@ -183,7 +184,7 @@ mod tests {
                 let _ = sender.send(piece).await;
             }
         });
-        let mut form = Multipart::new(TYPE, Source::new(&HeaderMap::new(), body)?)?;
+        let mut form = Multipart::new(TYPE, Source::new(&HeaderMap::new(), Received::new(body))?)?;
         let mut found = Vec::new();
         while let Some(head) = form.next_part().await? {
             let mut all = Vec::new();
@@ -232,7 +233,7 @@ mod tests {
         }
         for media_type in ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; x"]
         {
-            let source = Source::new(&HeaderMap::new(), Body::empty()).unwrap();
+            let source = Source::new(&HeaderMap::new(), Received::new(Body::empty())).unwrap();
             assert!(Multipart::new(media_type, source).is_err(), "{media_type}");
         }
     }

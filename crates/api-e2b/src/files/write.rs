@@ -5,6 +5,7 @@ use std::io;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::http::header;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use penfold_server::files::{FileError, FilePlace, NewFile, write_body};
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use super::metadata::{Metadata, attributes, metadata_of};
 use super::multipart::Multipart;
-use super::source::{BadBody, Source};
+use super::source::{BadBody, Received, Source};
 use super::{check, file_error, upload_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
@@ -76,13 +77,28 @@ pub(super) async fn write(
     Query(query): Query<FileQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    check(&query, &guest, FileRight::Write)?;
     let (parts, body) = request.into_parts();
+    let received = Received::new(body);
+    let written = write_received(api, guest, query, &parts, received.clone()).await;
+    if written.is_err() {
+        received.skip().await;
+    }
+    Ok(Json(written?).into_response())
+}
+
+async fn write_received(
+    api: ApiState,
+    guest: Guest,
+    query: FileQuery,
+    parts: &Parts,
+    received: Received,
+) -> Result<Vec<Written>, ApiError> {
+    check(&query, &guest, FileRight::Write)?;
     let metadata = metadata_of(&parts.headers)?;
     let media_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.unwrap_or_default();
     let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let source = Source::new(&parts.headers, body)?;
+    let source = Source::new(&parts.headers, received)?;
     let mut writer = Writer { api, guest, metadata, written: Vec::new() };
     match kind.as_str() {
         "application/octet-stream" => {
@@ -96,7 +112,7 @@ pub(super) async fn write(
         }
         _ => return Err(ApiError::bad("a body is `multipart/form-data` or `application/octet-stream`")),
     }
-    Ok(Json(writer.written).into_response())
+    Ok(writer.written)
 }
 
 /// Writes the files of one request.
