@@ -11,8 +11,8 @@ use crate::api::Api;
 use crate::end_tree::GRACE;
 use crate::error::{ApiError, Code};
 use crate::processes::{self, Environment};
-use penfold_server::survivors;
 use crate::sessions::Session;
+use penfold_server::survivors;
 
 /// The most of each stream of a tool that is looked at.
 const LARGEST_MESSAGE: usize = 64 << 10;

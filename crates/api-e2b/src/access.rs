@@ -8,17 +8,22 @@ use sha2::{Digest as _, Sha256};
 
 use crate::api::Secret;
 
+/// The header with the access token of a sandbox.
+pub(crate) const HEADER: &str = "x-access-token";
+
 /// The access token of a sandbox.
 pub(crate) fn access_token(secret: &Secret, id: &str) -> String {
     // Twice, so that a token tells nothing about those of longer ids.
-    let inner = Sha256::new().chain_update(secret).chain_update(b"e2b access token ").chain_update(id).finalize();
+    let inner =
+        Sha256::new().chain_update(secret).chain_update(b"e2b access token ").chain_update(id).finalize();
     let outer = Sha256::new().chain_update(secret).chain_update(inner).finalize();
     URL_SAFE_NO_PAD.encode(outer)
 }
 
 /// Compares two texts in a time that does not depend on their contents.
 pub(crate) fn is_same(given: &str, expected: &str) -> bool {
-    let differs = given.bytes().zip(expected.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
+    let differs =
+        given.bytes().zip(expected.bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
     std::hint::black_box(differs) == 0 && given.len() == expected.len()
 }
 
@@ -34,7 +39,7 @@ pub(crate) enum FileRight {
 pub(crate) struct Signature {
     pub(crate) path: String,
     pub(crate) username: String,
-    pub(crate) signature: String,
+    pub(crate) given: String,
     /// The end of the URL's time, in seconds since 1970.
     pub(crate) expiration: Option<u64>,
 }
@@ -55,10 +60,11 @@ impl Signature {
         let right = if right == FileRight::Read { "read" } else { "write" };
         let mut text = format!("{}:{right}:{}:{token}", self.path, self.username);
         if let Some(expiration) = self.expiration {
-            text.push_str(&format!(":{expiration}"));
+            text.push(':');
+            text.push_str(&expiration.to_string());
         }
         let expected = format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)));
-        if !is_same(&self.signature, &expected) {
+        if !is_same(&self.given, &expected) {
             return Err(BadSignature::Wrong);
         }
         let is_over = self.expiration.is_some_and(|end| end.saturating_mul(1000) < now_ms());
@@ -72,7 +78,8 @@ mod tests {
 
     #[test]
     fn tokens_differ_by_id_and_by_secret() {
-        let tokens = [([1; 32], "a"), ([1; 32], "b"), ([2; 32], "a")].map(|(secret, id)| access_token(&secret, id));
+        let tokens =
+            [([1; 32], "a"), ([1; 32], "b"), ([2; 32], "a")].map(|(secret, id)| access_token(&secret, id));
         assert!(tokens[0] != tokens[1] && tokens[0] != tokens[2] && tokens[0].len() == 43);
         assert_eq!(tokens[0], access_token(&[1; 32], "a"));
         assert!(is_same("ab", "ab") && !is_same("ab", "ac") && !is_same("a", "ab") && !is_same("", "a"));
@@ -81,10 +88,10 @@ mod tests {
     #[test]
     fn a_signature_holds_for_its_path_right_user_and_time() {
         let sign = |text: &str| format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)));
-        let of = |signature: String, expiration| Signature {
+        let of = |given: String, expiration| Signature {
             path: "/a".to_owned(),
             username: "user".to_owned(),
-            signature,
+            given,
             expiration,
         };
         let plain = of(sign("/a:read:user:token"), None);

@@ -110,7 +110,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Message<T> {
         if !has_type(request.headers(), "application/json") {
             return Err(unsupported("application/json"));
         }
-        let bytes = axum::body::Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let bytes =
+            axum::body::Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
         let bytes = if bytes.is_empty() { b"{}" } else { &*bytes };
         parse(bytes).map(Message).map_err(IntoResponse::into_response)
     }
@@ -125,7 +126,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for StreamMessage<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<StreamMessage<T>, Response> {
         let failed = |error| StreamError(error).into_response();
-        let mut messages = Messages::of(request)?;
+        let mut messages = Messages::of(request).ok_or_else(no_stream)?;
         let first = messages.next().await.map_err(failed)?;
         first.map(StreamMessage).ok_or_else(|| failed(RpcError::invalid("the stream has no message")))
     }
@@ -140,15 +141,10 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Begins to read a stream.
-    ///
-    /// # Errors
-    /// When the body has another media type.
-    pub(crate) fn of(request: Request) -> Result<Messages, Response> {
-        if !has_type(request.headers(), STREAM) {
-            return Err(unsupported(STREAM));
-        }
-        Ok(Messages { body: request.into_body(), buffer: Vec::new(), is_over: false })
+    /// Begins to read a stream; `None` if the body has another media type.
+    pub(crate) fn of(request: Request) -> Option<Messages> {
+        let is_stream = has_type(request.headers(), STREAM);
+        is_stream.then(|| Messages { body: request.into_body(), buffer: Vec::new(), is_over: false })
     }
 
     /// Returns the next message; `None` after the last.
@@ -176,7 +172,9 @@ impl Messages {
     }
 
     fn take_frame(&mut self) -> Result<Option<(u8, Vec<u8>)>, RpcError> {
-        let Some((&[flags, a, b, c, d], rest)) = self.buffer.split_first_chunk::<5>() else { return Ok(None) };
+        let Some((&[flags, a, b, c, d], rest)) = self.buffer.split_first_chunk::<5>() else {
+            return Ok(None);
+        };
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if length > LARGEST {
             return Err(RpcError::new(Code::ResourceExhausted, "a message has at most 4 MiB"));
@@ -231,7 +229,8 @@ fn seal(flags: u8, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RpcError> {
-    serde_json::from_slice(bytes).map_err(|error| RpcError::invalid(format!("the message is not as expected: {error}")))
+    serde_json::from_slice(bytes)
+        .map_err(|error| RpcError::invalid(format!("the message is not as expected: {error}")))
 }
 
 fn has_type(headers: &HeaderMap, wanted: &str) -> bool {
@@ -241,6 +240,11 @@ fn has_type(headers: &HeaderMap, wanted: &str) -> bool {
 
 fn unsupported(accepted: &'static str) -> Response {
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, [("accept-post", accepted)]).into_response()
+}
+
+/// The answer to a body that is no stream.
+pub(crate) fn no_stream() -> Response {
+    unsupported(STREAM)
 }
 
 /// An empty message.
@@ -278,7 +282,8 @@ mod tests {
     #[test]
     fn other_media_types_are_refused() {
         let request = Request::post("/").header("content-type", "application/connect+proto");
-        let refused = Messages::of(request.body(Body::empty()).unwrap()).unwrap_err();
+        assert!(Messages::of(request.body(Body::empty()).unwrap()).is_none());
+        let refused = no_stream();
         assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
         assert_eq!(refused.headers()["accept-post"], STREAM);
     }

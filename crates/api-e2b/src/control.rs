@@ -2,17 +2,18 @@
 //!
 //! - `create` — new ones; `list` — pages of them; `look` — one of them, its usage and its log.
 //! - `life` — the end, the time limit, pause and resume.
-//! - `model` — how a sandbox is described.
+//! - `model` — how a sandbox is described. `time` — time limits.
 
 mod create;
 pub(crate) mod life;
 mod list;
 mod look;
 mod model;
+mod time;
 
+use axum::Router;
 use axum::extract::Path;
 use axum::routing::{any, delete, get, post};
-use axum::Router;
 use penfold_control::{ResolveError, SandboxRef, SandboxView};
 use penfold_server::EngineError;
 use penfold_state::Id;
@@ -23,7 +24,8 @@ use crate::error::ApiError;
 use crate::templates::TEMPLATE;
 
 /// The first parts of the paths.
-const OWN: [&str; 8] = ["sandboxes", "templates", "volumes", "secrets", "snapshots", "teams", "nodes", "api-keys"];
+const OWN: [&str; 8] =
+    ["sandboxes", "templates", "volumes", "secrets", "snapshots", "teams", "nodes", "api-keys"];
 
 /// Tells whether a path is one of the control plane.
 pub(crate) fn owns(path: &str) -> bool {
@@ -36,7 +38,8 @@ pub(crate) fn owns(path: &str) -> bool {
 /// The routes.
 pub(crate) fn routes(api: ApiState) -> Router {
     let unsupported = |what: &'static str| any(async move || ApiError::unsupported(what));
-    let templates = "templates are files of the server (`penfold serve --templates DIR`), and are not built over the API";
+    let templates =
+        "templates are files of the server (`penfold serve --templates DIR`), and are not built over the API";
     let mut routes = Router::new()
         .route("/sandboxes", get(list::running).post(create::create_first))
         .route("/v2/sandboxes", get(list::page).post(create::create_second))
@@ -52,8 +55,14 @@ pub(crate) fn routes(api: ApiState) -> Router {
         .route("/sandboxes/{id}/logs", get(look::logs))
         .route("/v2/sandboxes/{id}/logs", get(look::log_entries))
         .route("/sandboxes/{id}/fork", unsupported("a sandbox cannot be copied"))
-        .route("/sandboxes/{id}/snapshots", unsupported("the memory of a sandbox cannot be saved; `pause` keeps it"))
-        .route("/sandboxes/{id}/network", unsupported("the network of a sandbox is that of its template, and stays as it is"));
+        .route(
+            "/sandboxes/{id}/snapshots",
+            unsupported("the memory of a sandbox cannot be saved; `pause` keeps it"),
+        )
+        .route(
+            "/sandboxes/{id}/network",
+            unsupported("the network of a sandbox is that of its template, and stays as it is"),
+        );
     for (first, why) in [
         ("templates", templates),
         ("v2/templates", templates),
@@ -65,7 +74,9 @@ pub(crate) fn routes(api: ApiState) -> Router {
         ("nodes", "there are no nodes; `penfold doctor` looks at this host"),
         ("api-keys", "keys are lines of the server's token file"),
     ] {
-        routes = routes.route(&format!("/{first}"), unsupported(why)).route(&format!("/{first}/{{*rest}}"), unsupported(why));
+        routes = routes
+            .route(&format!("/{first}"), unsupported(why))
+            .route(&format!("/{first}/{{*rest}}"), unsupported(why));
     }
     let unmatched = async || ApiError::new(axum::http::StatusCode::NOT_FOUND, "there is no such path");
     routes.fallback(unmatched).with_state(api)
@@ -102,7 +113,8 @@ fn body_or_default<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, ApiE
     if body.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(body).map_err(|error| ApiError::bad(format!("the body is not as expected: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad(format!("the body is not as expected: {error}")))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use penfold_control::ResolveError;
-use penfold_server::EngineError;
+use penfold_server::{EngineError, Refusal};
 use penfold_state::error_chain;
 use serde_json::json;
 
@@ -27,7 +27,10 @@ impl ApiError {
 
     /// There is no such sandbox.
     pub(crate) fn no_sandbox(id: &str) -> ApiError {
-        ApiError::new(StatusCode::NOT_FOUND, format!("sandbox \"{id}\" doesn't exist or you don't have access to it"))
+        ApiError::new(
+            StatusCode::NOT_FOUND,
+            format!("sandbox \"{id}\" doesn't exist or you don't have access to it"),
+        )
     }
 
     /// What was asked for is not possible here.
@@ -44,6 +47,11 @@ impl ApiError {
     pub(crate) fn too_many(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
     }
+}
+
+/// Answers a request that reaches no route.
+pub(crate) fn refuse(refusal: &Refusal) -> Response {
+    ApiError::new(refusal.status, refusal.sentence).into_response()
 }
 
 impl From<EngineError> for ApiError {

@@ -3,7 +3,7 @@
 //!
 //! - `control` — the control plane: create, list, look, end, lease, pause.
 //! - `address` — which sandbox and port a request names; `access` — access tokens of sandboxes, and signatures of file URLs.
-//! - `guest` — a sandbox as the data plane reaches it.
+//! - `admission` — the way into the data plane; `guest` — a sandbox as the data plane reaches it.
 //! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
 //! - `ports` — passes requests on to the ports of a sandbox.
 //! - `filesystem` — files. `files` — their content. `watched` — watched directories. `inside` — the files that the commands of a
@@ -17,6 +17,7 @@
 
 mod access;
 mod address;
+mod admission;
 mod api;
 mod connect;
 mod control;
@@ -34,11 +35,10 @@ mod watched;
 use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method};
-use axum::response::{IntoResponse as _, Response};
-use penfold_server::{AppState, Dialect, Refusal, TokenPlace};
+use penfold_server::{AppState, Dialect, TokenPlace};
 
 use self::api::Api;
-use self::error::ApiError;
+use self::error::refuse;
 
 pub use self::templates::check_template;
 
@@ -74,10 +74,5 @@ fn names_sandbox(parts: &Parts) -> bool {
 
 fn guest_routes(app: AppState) -> Router {
     let routes = process::routes().merge(filesystem::routes()).merge(files::routes());
-    guest::routes(Api::new(app), routes)
-}
-
-/// Answers a request that reaches no route.
-fn refuse(refusal: &Refusal) -> Response {
-    ApiError::new(refusal.status, refusal.sentence).into_response()
+    admission::routes(Api::new(app), routes)
 }

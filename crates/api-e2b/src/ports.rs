@@ -14,17 +14,33 @@ use penfold_server::sockets::RawUpgrade;
 use penfold_server::{DialError, dial_jail};
 use tokio::net::TcpStream;
 
+use crate::access;
 use crate::address::Address;
 use crate::api::ApiState;
 use crate::error::ApiError;
-use crate::guest::{ACCESS, Guest};
+use crate::guest::Guest;
 
 /// Headers that are between two ends of one connection, and those for this server.
-const NOT_PASSED: [&str; 9] =
-    ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", ACCESS, "x-penfold-token"];
+const NOT_PASSED: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    access::HEADER,
+    "x-penfold-token",
+];
 
 /// Passes a request on to a port, and its answer back.
-pub(crate) async fn pass(api: &ApiState, guest: &Guest, address: &Address, mut parts: Parts, body: Body) -> Response {
+pub(crate) async fn pass(
+    api: &ApiState,
+    guest: &Guest,
+    address: &Address,
+    mut parts: Parts,
+    body: Body,
+) -> Response {
     let socket = match connect(api, guest, address.port).await {
         Ok(socket) => socket,
         Err(Unreached::NotOpen) => return not_open(address),

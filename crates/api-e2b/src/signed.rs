@@ -3,14 +3,13 @@
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use penfold_server::records::choose_records;
+use penfold_state::record::Registry;
 use serde::Deserialize;
 
 use crate::access::{self, BadSignature, FileRight, Signature};
 use crate::address::{Address, GUEST_PORT};
 use crate::api::Api;
 use crate::error::ApiError;
-use crate::templates::SECURE;
 
 /// The path of files.
 pub(crate) const FILES: &str = "/files";
@@ -39,7 +38,7 @@ impl FileQuery {
         Ok(Signature {
             path: self.path.clone().unwrap_or_default(),
             username: self.username.clone().unwrap_or_default(),
-            signature: given.ok_or_else(|| refused("missing signature query parameter"))?.to_owned(),
+            given: given.ok_or_else(|| refused("missing signature query parameter"))?.to_owned(),
             expiration: self.expiration()?,
         })
     }
@@ -68,19 +67,21 @@ pub(crate) fn is_signed(parts: &Parts) -> bool {
 /// Finds the sandbox for which the address of a request is signed, also if the time of the signature is over.
 ///
 /// # Errors
-/// When there is none, or the records cannot be read.
+/// When there is none, or the ids cannot be read.
 pub(crate) fn find_signed(api: &Api, query: &FileQuery, right: FileRight) -> Result<Address, ApiError> {
     let signature = query.signature()?;
     let secret = api.secret().map_err(|error| ApiError::internal(&error))?;
-    let is_secure = |labels: &std::collections::BTreeMap<String, String>| labels.contains_key(SECURE);
-    let records = choose_records(api.app.engine.scope(), |intent| is_secure(&intent.labels).then_some(()));
-    let records = records.map_err(|error| ApiError::internal(&error))?;
-    let found = records.into_iter().map(|((), files)| files).find(|files| {
-        let token = access::access_token(&secret, files.name());
-        !files.has_ended() && signature.check(right, &token) != Err(BadSignature::Wrong)
-    });
-    let files = found.ok_or_else(|| refused("invalid signature"))?;
-    Ok(Address { id: files.name().to_owned(), port: GUEST_PORT })
+    // No record is read: the id alone makes the token.
+    let registry = Registry::open_existing(api.app.engine.scope().root());
+    let registry = registry.map_err(|error| ApiError::internal(&error))?;
+    let ids = registry.map_or(Ok(Vec::new()), |registry| registry.names());
+    let ids = ids.map_err(|error| ApiError::internal(&error))?;
+    let is_signer = |id: &String| {
+        let token = access::access_token(&secret, id);
+        signature.check(right, &token) != Err(BadSignature::Wrong)
+    };
+    let id = ids.into_iter().find(is_signer).ok_or_else(|| refused("invalid signature"))?;
+    Ok(Address { id, port: GUEST_PORT })
 }
 
 /// Reads the query of a request for a signed address, and what the request wants.

@@ -13,7 +13,9 @@ use penfold_request::value::{self, EnvSetting, ReservedSignal};
 use penfold_request::{Containment, OwnerAction, SandboxSpec, USUAL_VARIABLES};
 use penfold_resource::request::{PlanPlaces, Request};
 use penfold_resource::{PlannedResource, ResourceOwner};
-use penfold_state::{Detach, EventLog, Id, OnFailure, OwnerExit, ReportFile, ScratchSpec, Spec, names};
+use penfold_state::{
+    Detach, EventLog, Id, OnFailure, OwnerExit, ReportFile, ScratchSpec, Spec, TtlAction, names,
+};
 use penfold_teardown::{MARKER, SpareRule};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -274,7 +276,7 @@ fn detach(spec: &SandboxSpec, caller: &Caller, values: &Values) -> Result<Option
     let ready_pipe = values.probe.as_ref().map(Probe::pipe).transpose()?.flatten();
     Ok(caller.detach.then(|| Detach {
         ttl: spec.lease_ms.and_then(limit),
-        pauses: spec.lease_pauses,
+        ttl_action: if spec.lease_pauses { TtlAction::Pause } else { TtlAction::End },
         idle: spec.idle_timeout_ms.and_then(limit),
         keep: spec.survive_supervisor,
         remove: spec.remove_at_end,

@@ -66,7 +66,8 @@ fn is_own(jail: &Jail) -> io::Result<bool> {
 /// Those of connect(2).
 pub fn dial(port: u16) -> io::Result<TcpStream> {
     let to = |address: SocketAddr| TcpStream::connect_timeout(&address, LIMIT);
-    to((Ipv4Addr::LOCALHOST, port).into()).or_else(|first| to((Ipv6Addr::LOCALHOST, port).into()).map_err(|_| first))
+    to((Ipv4Addr::LOCALHOST, port).into())
+        .or_else(|first| to((Ipv6Addr::LOCALHOST, port).into()).map_err(|_| first))
 }
 
 fn dial_inside(program: &Path, jail: &Jail, port: u16) -> io::Result<TcpStream> {
@@ -95,10 +96,13 @@ fn receive(from: &OwnedFd) -> io::Result<TcpStream> {
                 return Ok(TcpStream::from(socket));
             }
             (ReceiveResult::Message(errno), _) => return Err(io::Error::from_raw_os_error(errno)),
-            (ReceiveResult::End, _) => return Err(io::Error::other("the process in its network namespace has failed")),
+            (ReceiveResult::End, _) => {
+                return Err(io::Error::other("the process in its network namespace has failed"));
+            }
             (ReceiveResult::Nothing, _) => {}
         }
-        let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+        let left =
+            Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(from.as_fd(), PollFlags::IN)];
         if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&left)))? == 0 {
             return Err(Errno::TIMEDOUT.into());

@@ -126,7 +126,10 @@ mod tests {
         let own = Dialect { name: "own", owns: |path| path.starts_with("/own"), ..PLAIN };
         let rest = Dialect { name: "rest", owns: |path| path != "/nobody", ..PLAIN };
         let dialects = Dialects::new(vec![own, rest]);
-        assert_eq!(["/own/x", "/x", "/nobody"].map(|path| dialects.of_path(path).name), ["own", "rest", "none"]);
+        assert_eq!(
+            ["/own/x", "/x", "/nobody"].map(|path| dialects.of_path(path).name),
+            ["own", "rest", "none"]
+        );
     }
 
     #[test]

@@ -91,6 +91,6 @@ pub use scope_dir::{REMOVAL_LIMIT, RemainingScope, SUPERVISORS, ScopeDir};
 pub use scratch::{Scratch, ScratchSpec};
 pub use spare_plan::SparePlan;
 pub use spec::{
-    Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, RecordSettings, ReportFile, Spec, StdinClose,
+    Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, RecordSettings, ReportFile, Spec, StdinClose, TtlAction,
 };
 pub use survivor_memory::{forget_survivors, mark_unkillable, note_survivors, remember_survivors};

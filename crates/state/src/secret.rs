@@ -44,7 +44,10 @@ pub fn read_or_make_secret(root: &Path, name: &str) -> io::Result<[u8; SECRET]> 
     let stat = rustix::fs::fstat(&file)?;
     let is_private = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7077 == 0;
     if !is_private {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("`{name}` is not this user's alone")));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("`{name}` is not this user's alone"),
+        ));
     }
     let mut secret = [0_u8; SECRET];
     File::from(file).read_exact(&mut secret)?;

@@ -204,8 +204,8 @@ fn has_name(file: &File) -> bool {
 pub struct Detach {
     /// The length of the lease, which can be renewed.
     pub ttl: Option<Duration>,
-    /// Whether the sandbox is paused at the end of the lease, and not ended.
-    pub pauses: bool,
+    /// What happens at the end of the lease.
+    pub ttl_action: TtlAction,
     /// The time that the sandbox may be without output, input or exec.
     pub idle: Option<Duration>,
     /// Whether the sandbox continues when its supervisor is killed.
@@ -226,6 +226,15 @@ pub struct Detach {
     pub life: Option<Life>,
     /// The file that a restart needs; `None` if the sandbox cannot be restarted.
     pub launch: Option<LaunchSource>,
+}
+
+/// What happens at the end of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TtlAction {
+    /// The sandbox ends.
+    End,
+    /// It is paused.
+    Pause,
 }
 
 /// A pipe over which the command says that it is ready.

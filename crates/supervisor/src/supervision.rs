@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs};
-use penfold_state::Requester;
 use penfold_state::events::EventKind;
 use penfold_state::evidence::fingerprints;
 use penfold_state::launch::is_own_failure;
 use penfold_state::state::Status;
+use penfold_state::{Requester, TtlAction};
 use penfold_sys::signal::{SignalFd, SignalRecord, signal_of_number};
 use penfold_teardown::lifecycle::LifecycleEvent;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -352,7 +352,8 @@ impl Supervision {
 
     /// Freezes the sandbox at the end of its lease, if it is to be paused then, and removes the lease. False if it is to be ended.
     pub(crate) fn pause_at_ttl(&mut self) -> bool {
-        let pauses = self.parts.setup.spec.detach.as_ref().is_some_and(|detach| detach.pauses);
+        let pauses =
+            self.parts.setup.spec.detach.as_ref().is_some_and(|detach| detach.ttl_action == TtlAction::Pause);
         let leaf = self.parts.leaf_path.as_deref().filter(|_| pauses && !self.policy.is_ending());
         let Some(Ok(Some(leaf))) = leaf.map(Leaf::open) else { return false };
         if leaf.freeze().is_err() {

@@ -245,7 +245,9 @@ impl Drive<'_> {
             }
         }
         match self.host.leader_ended(exit) {
-            LifecycleEvent::LeaderExited if self.phase == Phase::Running && self.host.linger() != Linger::Never => {
+            LifecycleEvent::LeaderExited
+                if self.phase == Phase::Running && self.host.linger() != Linger::Never =>
+            {
                 LifecycleEvent::LeaderLeft
             }
             event => event,

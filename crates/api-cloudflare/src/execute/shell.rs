@@ -8,8 +8,8 @@ use crate::answer::RouteResult;
 use crate::api::ApiState;
 use crate::error::{ApiError, Code};
 use crate::ids::SessionId;
-use penfold_server::survivors;
 use crate::sessions::{self, Session};
+use penfold_server::survivors;
 
 use super::Wanted;
 use super::output::Done;

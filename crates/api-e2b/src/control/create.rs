@@ -14,14 +14,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::model::{Handle, handle};
+use super::time::{NO_COLD_START, USUAL_TIMEOUT, lease_ms};
 use crate::api::ApiState;
 use crate::error::ApiError;
 use crate::templates::{self, RESUMES, SECURE};
 
-/// The time limit that a client gets without asking for one, in seconds.
-pub(super) const USUAL_TIMEOUT: u64 = 300;
-/// The longest time limit, in seconds: ten years.
-const LONGEST: u64 = 315_360_000;
 /// Labels of this API, and those of the server, are not for metadata.
 const RESERVED: [&str; 2] = ["e2b.", "penfold."];
 
@@ -122,25 +119,35 @@ fn refused(error: KeyError) -> ApiError {
 fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbox, ApiError> {
     let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_empty(value));
     if wanted.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
-        return Err(ApiError::unsupported("there are no volumes; a template can have a directory as `rootfs`"));
+        return Err(ApiError::unsupported(
+            "there are no volumes; a template can have a directory as `rootfs`",
+        ));
     }
     if is_given(&wanted.iam) {
         return Err(ApiError::unsupported("sandboxes have no identity for other services"));
     }
     if is_given(&wanted.network) {
-        return Err(ApiError::unsupported("there are no network rules: the network is that of the template, or none"));
+        return Err(ApiError::unsupported(
+            "there are no network rules: the network is that of the template, or none",
+        ));
     }
     let pauses = wanted.auto_pause == Some(true);
     if pauses && wanted.auto_pause_memory == Some(false) {
-        return Err(ApiError::unsupported(super::life::NO_COLD_START));
+        return Err(ApiError::unsupported(NO_COLD_START));
     }
     let mut spec = templates::spec_of(&api.app, &wanted.template).map_err(|known| {
-        let message = format!("template '{}' not found; the templates of this server are: {}", wanted.template, known.join(", "));
+        let message = format!(
+            "template '{}' not found; the templates of this server are: {}",
+            wanted.template,
+            known.join(", ")
+        );
         ApiError::new(StatusCode::NOT_FOUND, message)
     })?;
     for (key, value) in wanted.metadata.unwrap_or_default() {
         if RESERVED.iter().any(|reserved| key.starts_with(reserved)) {
-            return Err(ApiError::bad(format!("metadata key '{key}' begins with `e2b.` or `penfold.`, which are the server's")));
+            return Err(ApiError::bad(format!(
+                "metadata key '{key}' begins with `e2b.` or `penfold.`, which are the server's"
+            )));
         }
         if !names::is_label_key(&key) || !names::is_label_value(&value) {
             let rule = "a key has 1 to 64 of the characters a-z A-Z 0-9 . _ - / and begins with a letter or digit; a value has at most 256 bytes and no control characters";
@@ -157,7 +164,9 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
     if is_secure {
         spec.labels.insert(SECURE.to_owned(), "1".to_owned());
     }
-    if wanted.allow_internet_access == Some(false) && let Some(jail) = &mut spec.jail {
+    if wanted.allow_internet_access == Some(false)
+        && let Some(jail) = &mut spec.jail
+    {
         jail.network = Some(JailNetwork::None);
     }
     let timeout = wanted.timeout.unwrap_or(USUAL_TIMEOUT);
@@ -169,11 +178,6 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
     // Its record goes with it: what has ended does not exist for the API.
     spec.remove_at_end = true;
     Ok(NewSandbox { spec })
-}
-
-/// The lease for a time limit in seconds. A lease of 0 would be none.
-pub(super) fn lease_ms(timeout: u64) -> u64 {
-    timeout.min(LONGEST).saturating_mul(1000).max(1)
 }
 
 /// Tells whether an object asks for nothing: each of its fields is empty.

@@ -6,8 +6,8 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penfold_control::{
-    EndLimits, EndMethod, LeaseError, PauseError, Resolver, SandboxRef, StopResult, extend_lease, pause_sandbox,
-    remove_record, unpause_sandbox,
+    EndLimits, EndMethod, LeaseError, PauseError, Resolver, SandboxRef, StopResult, extend_lease,
+    pause_sandbox, remove_record, unpause_sandbox,
 };
 use penfold_server::survivors::survivors_sentence;
 use penfold_state::error_chain;
@@ -15,14 +15,11 @@ use penfold_state::state::Status;
 use penfold_state::time::now_ms;
 use serde::Deserialize;
 
-use super::create::{USUAL_TIMEOUT, lease_ms};
 use super::model::{Handle, handle_of};
+use super::time::{NO_COLD_START, USUAL_TIMEOUT, lease_ms};
 use super::{Found, SandboxPath, body_or_default, find};
 use crate::api::{Api, ApiState};
 use crate::error::ApiError;
-
-/// Why a pause without the memory is refused.
-pub(super) const NO_COLD_START: &str = "a pause keeps the memory: a sandbox is not started anew from its files";
 
 /// Ends a sandbox. The answer comes once everything was observed gone.
 pub(super) async fn end(State(api): State<ApiState>, Path(id): SandboxPath) -> Result<StatusCode, ApiError> {
@@ -38,7 +35,8 @@ pub(super) async fn end(State(api): State<ApiState>, Path(id): SandboxPath) -> R
         match results.into_iter().next() {
             Some(StopResult::Gone) | None => {}
             Some(StopResult::Left(survivors)) => {
-                let message = format!("sandbox \"{}\" is not gone: {}", known.id, survivors_sentence(&survivors));
+                let message =
+                    format!("sandbox \"{}\" is not gone: {}", known.id, survivors_sentence(&survivors));
                 return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message));
             }
             Some(StopResult::Failed(error)) => return Err(ApiError::internal(&error)),
@@ -205,7 +203,9 @@ fn cannot_pause(known: &SandboxRef, error: &PauseError) -> ApiError {
     match error {
         PauseError::Gone => ApiError::no_sandbox(&known.id),
         PauseError::Status(status) if !status.is_living() => ApiError::no_sandbox(&known.id),
-        PauseError::NoLeaf => ApiError::unsupported(format!("sandbox \"{}\" cannot be paused: {error}", known.id)),
+        PauseError::NoLeaf => {
+            ApiError::unsupported(format!("sandbox \"{}\" cannot be paused: {error}", known.id))
+        }
         error => ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("sandbox \"{}\" cannot be paused or go on: {}", known.id, error_chain(error)),

@@ -3,8 +3,8 @@
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use penfold_state::state::Status;
 use penfold_state::Id;
+use penfold_state::state::Status;
 
 use super::Found;
 use super::model::{Described, started, time};
@@ -93,7 +93,11 @@ impl Filter {
                         filter.states.push(match state {
                             "running" => Status::Running,
                             "paused" => Status::Paused,
-                            _ => return Err(ApiError::bad(format!("state '{state}' is neither 'running' nor 'paused'"))),
+                            _ => {
+                                return Err(ApiError::bad(format!(
+                                    "state '{state}' is neither 'running' nor 'paused'"
+                                )));
+                            }
                         });
                     }
                 }
@@ -102,12 +106,14 @@ impl Filter {
                 "order" => filter.is_ascending = value == "asc",
                 "limit" => {
                     let limit = value.parse().ok().filter(|limit| (1..=PAGE).contains(limit));
-                    filter.limit = limit.ok_or_else(|| ApiError::bad("limit is not a number from 1 to 100"))?;
+                    filter.limit =
+                        limit.ok_or_else(|| ApiError::bad("limit is not a number from 1 to 100"))?;
                 }
                 "nextToken" => {
                     let parsed = value.split_once('-').filter(|(_, id)| Id::is_short(id));
                     let parsed = parsed.and_then(|(start, id)| Some((start.parse().ok()?, id.to_owned())));
-                    filter.after = Some(parsed.ok_or_else(|| ApiError::bad("nextToken is not the one of a page"))?);
+                    filter.after =
+                        Some(parsed.ok_or_else(|| ApiError::bad("nextToken is not the one of a page"))?);
                 }
                 _ => {}
             }
@@ -162,7 +168,12 @@ mod tests {
     #[test]
     fn a_filter_is_read_from_a_query() {
         let given = |pairs: &[(&str, &str)]| {
-            Filter::of(&pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>())
+            Filter::of(
+                &pairs
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                    .collect::<Vec<_>>(),
+            )
         };
         let filter = given(&[
             ("metadata", "a=b%20c&d=e"),

@@ -1,6 +1,7 @@
 //! Looks at one sandbox: how it is described, what it uses, what it has written.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -38,7 +39,7 @@ pub(super) async fn get(
 pub(super) struct Metric {
     timestamp: String,
     timestamp_unix: u64,
-    cpu_count: u64,
+    cpu_count: u32,
     cpu_used_pct: f64,
     mem_used: u64,
     mem_total: u64,
@@ -54,12 +55,14 @@ impl Metric {
         let mut meter = Meter::open().map_err(|error| ApiError::internal(&error))?;
         let (usage, _) = meter.read(&resolver, known, seen);
         let (now, host) = (now_ms(), Host::look(api));
-        let lived_ms = now.saturating_sub(started(seen)).max(1);
+        let lived = Duration::from_millis(now.saturating_sub(started(seen)).max(1));
+        let used = Duration::from_micros(usage.cpu_us);
         Ok(Metric {
             timestamp: time(now),
             timestamp_unix: now / 1000,
             cpu_count: cpus(seen, &host),
-            cpu_used_pct: (usage.cpu_us as f64 / 10.0 / lived_ms as f64).min(100.0 * cpus(seen, &host) as f64),
+            cpu_used_pct: 100.0
+                * (used.as_secs_f64() / lived.as_secs_f64()).min(f64::from(cpus(seen, &host))),
             mem_used: usage.memory_bytes,
             mem_total: memory(seen, &host),
             mem_cache: 0,
@@ -79,7 +82,8 @@ pub(super) async fn metrics(
     let mut now = vec![api.call(move |api| Metric::read(api, &found)).await?];
     now.retain(|metric| {
         let is_in_time = |end: u64| metric.timestamp_unix <= end.saturating_add(SLACK);
-        interval.start.is_none_or(|start| metric.timestamp_unix >= start) && interval.end.is_none_or(is_in_time)
+        interval.start.is_none_or(|start| metric.timestamp_unix >= start)
+            && interval.end.is_none_or(is_in_time)
     });
     Ok(Json(now))
 }
@@ -108,7 +112,10 @@ pub(super) async fn metrics_of_all(
 }
 
 /// The last lines of the sandbox's own command.
-pub(super) async fn logs(State(api): State<ApiState>, Path(id): SandboxPath) -> Result<Json<Value>, ApiError> {
+pub(super) async fn logs(
+    State(api): State<ApiState>,
+    Path(id): SandboxPath,
+) -> Result<Json<Value>, ApiError> {
     let entries = entries(&api, &id).await?;
     let lines: Vec<Value> = entries
         .iter()
@@ -144,7 +151,9 @@ fn last_lines(mut log: LogReader) -> Vec<Value> {
             if lines.len() == LINES {
                 lines.pop_front();
             }
-            lines.push_back(json!({ "timestamp": time(now_ms()), "level": level, "message": line, "fields": {} }));
+            lines.push_back(
+                json!({ "timestamp": time(now_ms()), "level": level, "message": line, "fields": {} }),
+            );
         }
     }
     lines.into()

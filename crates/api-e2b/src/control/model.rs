@@ -1,6 +1,7 @@
 //! How a sandbox is described.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use penfold_control::SandboxView;
 use penfold_state::state::Status;
@@ -72,7 +73,7 @@ pub(super) struct Described {
     handle: Handle,
     started_at: String,
     end_at: String,
-    cpu_count: u64,
+    cpu_count: u32,
     #[serde(rename = "memoryMB")]
     memory: u64,
     #[serde(rename = "diskSizeMB")]
@@ -116,8 +117,9 @@ pub(super) fn time(ms: u64) -> String {
 }
 
 /// The processors of a sandbox, at least one.
-pub(super) fn cpus(seen: &SandboxView, host: &Host) -> u64 {
-    seen.limits.cpus.map_or(host.cpus, |cpus| cpus.as_secs_f64().ceil() as u64).max(1)
+pub(super) fn cpus(seen: &SandboxView, host: &Host) -> u32 {
+    let whole = |cpus: Duration| cpus.as_secs() + u64::from(cpus.subsec_nanos() > 0);
+    seen.limits.cpus.map_or(host.cpus, |cpus| u32::try_from(whole(cpus)).unwrap_or(host.cpus)).max(1)
 }
 
 /// The memory of a sandbox, in bytes.
@@ -128,7 +130,7 @@ pub(super) fn memory(seen: &SandboxView, host: &Host) -> u64 {
 /// What the host has.
 #[derive(Debug)]
 pub(super) struct Host {
-    pub(super) cpus: u64,
+    pub(super) cpus: u32,
     pub(super) memory_bytes: u64,
     pub(super) disk_bytes: u64,
     pub(super) disk_used_bytes: u64,
@@ -142,8 +144,9 @@ impl Host {
         let bytes = |blocks: u64| disk.as_ref().map_or(0, |disk| blocks.saturating_mul(disk.f_frsize));
         let (all, free) = disk.as_ref().map_or((0, 0), |disk| (disk.f_blocks, disk.f_bfree));
         Host {
-            cpus: std::thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1)),
-            memory_bytes: u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit)),
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1)),
+            memory_bytes: info.totalram.saturating_mul(u64::from(info.mem_unit)),
             disk_bytes: bytes(all),
             disk_used_bytes: bytes(all.saturating_sub(free)),
         }

@@ -40,7 +40,10 @@ pub(super) async fn list(
         let mut views = select::unended(&guest.files)?;
         views.retain(is_running);
         let processes = views.into_iter().filter_map(|view| {
-            let config = view.labels.get(CONFIG).and_then(|text| serde_json::from_slice::<ProcessConfig>(text.as_bytes()).ok());
+            let config = view
+                .labels
+                .get(CONFIG)
+                .and_then(|text| serde_json::from_slice::<ProcessConfig>(text.as_bytes()).ok());
             Some(ProcessInfo { config: config?, pid: pid_of(&view)?, tag: view.labels.get(TAG).cloned() })
         });
         Ok(Json(ListResponse { processes: processes.collect() }))
@@ -90,8 +93,10 @@ pub(super) async fn signal(
     let exec = FoundExec { view: view.await?, files: guest.files };
     if signal != Signal::KILL {
         let (files, number) = (exec.files, exec.view.number);
-        api.call(move |_| execs::signal_exec(&files, number, signal.as_raw()).map_err(|error| RpcError::internal(&error)))
-            .await?;
+        api.call(move |_| {
+            execs::signal_exec(&files, number, signal.as_raw()).map_err(|error| RpcError::internal(&error))
+        })
+        .await?;
         return Ok(Json(Empty {}));
     }
     let place = api.app.engine.ender()?;
@@ -119,7 +124,7 @@ fn read_signal(given: &Value) -> Result<Signal, RpcError> {
         Value::String(name) => match name.strip_prefix("SIGNAL_").unwrap_or(name) {
             "SIGKILL" => Some(9),
             "SIGTERM" => Some(15),
-            other => penfold_request::value::signal(other).ok().map(|signal| signal.number()),
+            other => penfold_request::value::signal(other).ok().map(penfold_request::value::Signal::number),
         },
         other => other.as_i64().and_then(|number| i32::try_from(number).ok()),
     };

@@ -12,7 +12,9 @@ use super::act::admit;
 use super::messages::{Input, InputRequest, SelectRequest, Selector, StreamInputRequest};
 use super::select;
 use crate::api::ApiState;
-use crate::connect::{Code, Empty, Message, Messages, RpcError, StreamError, frame, last_frame, stream as answer};
+use crate::connect::{
+    Code, Empty, Message, Messages, RpcError, StreamError, frame, last_frame, no_stream, stream as answer,
+};
 use crate::guest::Guest;
 
 /// `SendInput`.
@@ -56,7 +58,7 @@ pub(super) async fn stream(
     request: Request,
 ) -> Result<Response, Response> {
     let headers = request.headers().clone();
-    let mut messages = Messages::of(request)?;
+    let mut messages = Messages::of(request).ok_or_else(no_stream)?;
     let done = async {
         admit(&guest, &headers)?;
         let mut view: Option<ExecView> = None;
@@ -65,14 +67,16 @@ pub(super) async fn stream(
                 view = Some(find(&api, &guest, start.process).await?);
             }
             if let Some(data) = message.data {
-                let view = view.as_ref().ok_or_else(|| RpcError::invalid("the first message says which process"))?;
+                let view =
+                    view.as_ref().ok_or_else(|| RpcError::invalid("the first message says which process"))?;
                 write(&api, &guest, view, data.input).await?;
             }
         }
         Ok(())
     };
     done.await.map_err(|error| StreamError(error).into_response())?;
-    let mut bytes = frame(&Empty {}).map_err(|error| StreamError(RpcError::internal(&error)).into_response())?;
+    let mut bytes =
+        frame(&Empty {}).map_err(|error| StreamError(RpcError::internal(&error)).into_response())?;
     bytes.extend_from_slice(&last_frame(None));
     Ok(answer(Body::from(bytes)))
 }
@@ -85,7 +89,11 @@ async fn find(api: &ApiState, guest: &Guest, selector: Selector) -> Result<ExecV
 async fn write(api: &ApiState, guest: &Guest, view: &ExecView, input: Input) -> Result<(), RpcError> {
     let (bytes, is_for_terminal) = input.bytes();
     if is_for_terminal != view.terminal {
-        let why = if view.terminal { "the process has a terminal: send `pty`" } else { "the process has no terminal: send `stdin`" };
+        let why = if view.terminal {
+            "the process has a terminal: send `pty`"
+        } else {
+            "the process has no terminal: send `stdin`"
+        };
         return Err(RpcError::new(Code::FailedPrecondition, why));
     }
     let written = write_input(&api.app.engine, &guest.files, view.number, &bytes).await;

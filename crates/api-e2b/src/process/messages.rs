@@ -203,8 +203,10 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_clients_write_them() {
-        let start: StartRequest =
-            from_value(json!({ "process": { "cmd": "/bin/bash", "args": ["-l"], "unknown": 1 }, "stdin": false })).unwrap();
+        let start: StartRequest = from_value(
+            json!({ "process": { "cmd": "/bin/bash", "args": ["-l"], "unknown": 1 }, "stdin": false }),
+        )
+        .unwrap();
         assert_eq!((start.process.cmd.as_str(), start.stdin, start.tag), ("/bin/bash", Some(false), None));
         let by_pid: SelectRequest = from_value(json!({ "process": { "pid": "7" } })).unwrap();
         assert_eq!(by_pid.process.pid, Some(7));
@@ -223,7 +225,8 @@ mod tests {
         assert_eq!(text(data), json!({ "event": { "data": { "stderr": "YWI=" } } }));
         assert_eq!(text(Event::Keepalive {}), json!({ "event": { "keepalive": {} } }));
         let end = End { exit_code: 3, exited: true, status: "exit status 3".to_owned(), error: None };
-        let expected = json!({ "event": { "end": { "exitCode": 3, "exited": true, "status": "exit status 3" } } });
+        let expected =
+            json!({ "event": { "end": { "exitCode": 3, "exited": true, "status": "exit status 3" } } });
         assert_eq!(text(Event::End(end)), expected);
     }
 }

@@ -46,7 +46,11 @@ pub(super) fn select(files: &Files, selector: &Selector, ended: bool) -> Result<
     if let Some(view) = running.or_else(|| unended.iter().rev().find(is_meant)) {
         return Ok(view.clone());
     }
-    let all = if ended { execs::list_execs(files).map_err(|error| RpcError::internal(&error))? } else { Vec::new() };
+    let all = if ended {
+        execs::list_execs(files).map_err(|error| RpcError::internal(&error))?
+    } else {
+        Vec::new()
+    };
     let last = all.into_iter().rev().find(|view| view.labels.contains_key(CONFIG) && is_meant(&view));
     last.ok_or_else(|| missing(selector))
 }

@@ -11,7 +11,7 @@ use penfold_control::execs::{self, ExecError, ExecStart, StartedExec};
 use penfold_server::execs::{discard_exec, make_room};
 use penfold_server::is_settable;
 use penfold_state::log::{LogPosition, LogReader};
-use penfold_state::{Files, StartFailure, error_chain};
+use penfold_state::{Files, StartFailure};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -72,14 +72,19 @@ pub(super) async fn connect(
         let end = open_log(&files, view.number, LogPosition::Start)?.end();
         let log = open_log(&files, view.number, LogPosition::Offset(end))?;
         let pid = pid_of(&view).unwrap_or(0);
-        Ok(Beginning { pid, followed: Some(Followed { number: view.number, log, is_terminal: view.terminal }), failure: None })
+        Ok(Beginning {
+            pid,
+            followed: Some(Followed { number: view.number, log, is_terminal: view.terminal }),
+            failure: None,
+        })
     });
     let beginning = begun.await.map_err(StreamError)?;
     answer(&api, &guest, &headers, place, beginning)
 }
 
 fn place(api: &Api) -> Result<tokio::sync::OwnedSemaphorePermit, StreamError> {
-    let full = || RpcError::new(Code::ResourceExhausted, "this server has as many open streams as it can have");
+    let full =
+        || RpcError::new(Code::ResourceExhausted, "this server has as many open streams as it can have");
     api.app.engine.follower().ok_or_else(|| StreamError(full()))
 }
 
@@ -91,7 +96,8 @@ fn answer(
     beginning: Beginning,
 ) -> Result<Response, StreamError> {
     let keepalive = number(headers, KEEPALIVE).filter(|&seconds| seconds > 0).unwrap_or(USUAL_KEEPALIVE);
-    let followed = follow(ApiState::clone(api), guest.files.clone(), beginning, Duration::from_secs(keepalive), place);
+    let followed =
+        follow(ApiState::clone(api), guest.files.clone(), beginning, Duration::from_secs(keepalive), place);
     followed.map_err(|error| StreamError(RpcError::internal(&error)))
 }
 
@@ -105,7 +111,9 @@ fn describe(api: &Api, wanted: StartRequest, timeout: Option<Duration>) -> Resul
     if process.cmd.is_empty() {
         return Err(RpcError::invalid("`cmd` is empty"));
     }
-    if let Some(key) = process.envs.iter().find(|(key, value)| !is_settable(key) || value.contains('\0')).map(|(key, _)| key) {
+    if let Some(key) =
+        process.envs.iter().find(|(key, value)| !is_settable(key) || value.contains('\0')).map(|(key, _)| key)
+    {
         return Err(RpcError::invalid(format!("'{key}' cannot be a variable")));
     }
     let words = || std::iter::once(&process.cmd).chain(&process.args);
@@ -127,14 +135,14 @@ fn describe(api: &Api, wanted: StartRequest, timeout: Option<Duration>) -> Resul
     start.grace = Duration::ZERO;
     start.lingers = true;
     start.log_limit = api.app.config.limits.output;
-    start.labels.insert(CONFIG.to_owned(), config_label(process));
+    start.labels.insert(CONFIG.to_owned(), config_label(&process));
     start.labels.extend(tag.map(|tag| (TAG.to_owned(), tag)));
     Ok(start)
 }
 
 /// The command for lists; one that is too long is kept without its arguments and variables.
-fn config_label(process: ProcessConfig) -> String {
-    let text = serde_json::to_string(&process).unwrap_or_default();
+fn config_label(process: &ProcessConfig) -> String {
+    let text = serde_json::to_string(process).unwrap_or_default();
     if text.len() <= LONGEST_CONFIG {
         return text;
     }
@@ -142,7 +150,11 @@ fn config_label(process: ProcessConfig) -> String {
     serde_json::to_string(&ProcessConfig { cmd, ..ProcessConfig::default() }).unwrap_or_default()
 }
 
-fn begin(files: &Files, started: Result<StartedExec, ExecError>, is_terminal: bool) -> Result<Beginning, RpcError> {
+fn begin(
+    files: &Files,
+    started: Result<StartedExec, ExecError>,
+    is_terminal: bool,
+) -> Result<Beginning, RpcError> {
     let number = match started {
         Ok(started) => started.number,
         Err(ExecError::StartFailed { number, failure }) => {
@@ -174,12 +186,9 @@ fn not_started(failure: StartFailure) -> Result<Beginning, RpcError> {
     match failure {
         StartFailure::NotFound => Ok(Beginning::failed(127, "there is no such program")),
         StartFailure::NotExecutable(error) => Ok(Beginning::failed(126, &errno(error))),
-        StartFailure::Directory(error) => Err(RpcError::invalid(format!("cannot enter `cwd`: {}", errno(error)))),
+        StartFailure::Directory(error) => {
+            Err(RpcError::invalid(format!("cannot enter `cwd`: {}", errno(error))))
+        }
         StartFailure::Other(reason) => Err(RpcError::internal(&std::io::Error::other(reason))),
     }
-}
-
-/// Logs what a client cannot be told any more.
-pub(super) fn warn(files: &Files, error: &dyn std::error::Error) {
-    tracing::warn!(sandbox = files.name(), error = error_chain(error), "a stream of a command broke off");
 }

@@ -12,12 +12,11 @@ use penfold_server::survivors::survivors_sentence;
 use penfold_state::log::{LogEntry, LogReader, Stream};
 use penfold_state::state::{CommandExit, State, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{ExitStatus, Files};
+use penfold_state::{ExitStatus, Files, error_chain};
 use penfold_teardown::Cause;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::messages::{Bytes, End, Event, EventMessage, Output};
-use super::start::warn;
 use crate::api::ApiState;
 use crate::connect::{Code, RpcError, frame, last_frame, stream};
 
@@ -67,7 +66,13 @@ pub(super) fn follow(
     Ok(stream(body))
 }
 
-fn write(api: &ApiState, files: &Files, beginning: Beginning, keepalive: Duration, sink: &mut Sink) -> io::Result<()> {
+fn write(
+    api: &ApiState,
+    files: &Files,
+    beginning: Beginning,
+    keepalive: Duration,
+    sink: &mut Sink,
+) -> io::Result<()> {
     let Beginning { pid, followed, failure } = beginning;
     send(sink, Event::Start { pid })?;
     if let Some((code, reason)) = failure {
@@ -86,11 +91,14 @@ fn write(api: &ApiState, files: &Files, beginning: Beginning, keepalive: Duratio
     let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
         Piece::Entry(LogEntry::Data { stream, bytes, .. }, _) => {
             let bytes = Bytes(bytes.to_vec());
-            send(sink, Event::Data(match stream {
-                _ if is_terminal => Output::Pty(bytes),
-                Stream::Stdout => Output::Stdout(bytes),
-                Stream::Stderr => Output::Stderr(bytes),
-            }))
+            send(
+                sink,
+                Event::Data(match stream {
+                    _ if is_terminal => Output::Pty(bytes),
+                    Stream::Stdout => Output::Stdout(bytes),
+                    Stream::Stderr => Output::Stderr(bytes),
+                }),
+            )
         }
         Piece::Entry(..) => Ok(()),
         Piece::Silence => send(sink, Event::Keepalive {}),
@@ -98,7 +106,11 @@ fn write(api: &ApiState, files: &Files, beginning: Beginning, keepalive: Duratio
     let end = log_stream::follow_log(sink, &mut log, &api.app.drain, Some(keepalive), (has_ended, each));
     let end = end.inspect_err(|error| {
         if error.kind() != io::ErrorKind::BrokenPipe {
-            warn(files, error);
+            tracing::warn!(
+                sandbox = files.name(),
+                error = error_chain(error),
+                "a stream of a command broke off"
+            );
         }
     })?;
     let last = match (end, ending) {
@@ -108,7 +120,9 @@ fn write(api: &ApiState, files: &Files, beginning: Beginning, keepalive: Duratio
         }
         (StreamEnd::Complete, Some(Ending::Failed(error))) => last_frame(Some(&error)),
         // The stream breaks off: then every client looks whether the sandbox is there.
-        (StreamEnd::Complete, Some(Ending::SandboxGone) | None) => return Err(io::ErrorKind::ConnectionReset.into()),
+        (StreamEnd::Complete, Some(Ending::SandboxGone) | None) => {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         (StreamEnd::Draining, _) => {
             let why = "the server is ending; the command goes on: connect again";
             last_frame(Some(&RpcError::new(Code::Unavailable, why)))
@@ -135,13 +149,16 @@ impl Ending {
     /// Looks whether the end of a command is known. One that has ended by itself has: what it has left goes on. One that was ended has
     /// once everything was observed gone.
     fn look(files: &Files, number: u32) -> Option<Ending> {
-        if let Ok(Some(CommandExit { exit: Some(exit), cause: Cause::Exit, .. })) = execs::exec_exit(files, number) {
+        if let Ok(Some(CommandExit { exit: Some(exit), cause: Cause::Exit, .. })) =
+            execs::exec_exit(files, number)
+        {
             return Some(Ending::Known(End::of(exit)));
         }
         let Ok(view) = execs::find_exec(files, number) else { return None };
         let Some(view) = view else { return Some(Ending::SandboxGone) };
         if !view.remaining.is_empty() {
-            let message = format!("the command was ended, and is not gone: {}", survivors_sentence(&view.remaining));
+            let message =
+                format!("the command was ended, and is not gone: {}", survivors_sentence(&view.remaining));
             return Some(Ending::Failed(RpcError::internal(&io::Error::other(message))));
         }
         let is_over = view.status == ExecStatus::Ended;
@@ -157,7 +174,9 @@ impl Ending {
                 let is_clear = !matches!(exit, ExitStatus::Signal(9 | 15)) || is_past(&view);
                 is_clear.then(|| Ending::Known(End::of(exit)))
             }
-            (Some(Cause::Kill), Some(exit)) if is_over && !is_ending(files) => Some(Ending::Known(End::of(exit))),
+            (Some(Cause::Kill), Some(exit)) if is_over && !is_ending(files) => {
+                Some(Ending::Known(End::of(exit)))
+            }
             _ if is_over => Some(Ending::SandboxGone),
             _ => None,
         }
@@ -172,7 +191,9 @@ fn is_ending(files: &Files) -> bool {
 
 /// Tells whether the first process of the sandbox lives.
 fn has_leader(files: &Files) -> bool {
-    let Ok(Some(State { leader: Some(leader), status: Status::Running, .. })) = files.state() else { return false };
+    let Ok(Some(State { leader: Some(leader), status: Status::Running, .. })) = files.state() else {
+        return false;
+    };
     let found = ProcFs::open().and_then(|mut proc| Process::open_exact(&mut proc, leader));
     found.is_ok_and(|found| found.is_some_and(|process| process.has_exited().is_ok_and(|exited| !exited)))
 }
@@ -224,7 +245,10 @@ mod tests {
 
     #[test]
     fn ends_are_said_as_the_reference_says_them() {
-        assert_eq!(End::of(ExitStatus::Code(0)), End { exit_code: 0, exited: true, status: "exit status 0".to_owned(), error: None });
+        assert_eq!(
+            End::of(ExitStatus::Code(0)),
+            End { exit_code: 0, exited: true, status: "exit status 0".to_owned(), error: None }
+        );
         let three = End::of(ExitStatus::Code(3));
         assert_eq!((three.exit_code, three.error.as_deref()), (3, Some("exit status 3")));
         let killed = End::of(ExitStatus::Signal(9));

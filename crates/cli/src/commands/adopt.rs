@@ -169,7 +169,7 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         on_stdin_close: None,
         stop_on_interrupt: false,
         detach: Some(Detach {
-            pauses: false,
+            ttl_action: penfold_state::TtlAction::End,
             restart: None,
             life: None,
             launch: None,

@@ -41,7 +41,11 @@ fn run(args: &DialArgs) -> Result<u8, Failure> {
     let entered = penfold_sys::namespace::enter_network(io::stdin().as_fd());
     let sent = match entered.and_then(|()| dial(args.port)) {
         Ok(socket) => send_with(output.as_fd(), &0, &[socket.as_fd()]),
-        Err(error) => send_with(output.as_fd(), &error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()), &[]),
+        Err(error) => send_with(
+            output.as_fd(),
+            &error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()),
+            &[],
+        ),
     };
     sent.or_fail(FailureKind::Other, "cannot send the socket")?;
     Ok(exit_codes::SUCCESS)

@@ -133,7 +133,12 @@ pub(super) struct ExecEnding {
 
 impl ExecEnding {
     /// Reads the end of an exec.
-    pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut ExecEvidence, lingers: bool) -> ExecEnding {
+    pub(super) fn of(
+        files: &Files,
+        exec: &ExecFiles,
+        evidence: &mut ExecEvidence,
+        lingers: bool,
+    ) -> ExecEnding {
         let ended = evidence.confirms_end(files, exec);
         // After the evidence: a report that was written meanwhile is not looked at.
         let report = if ended { exec.report().ok().flatten() } else { None };
@@ -144,7 +149,8 @@ impl ExecEnding {
         });
         let remaining = if ended { None } else { exec.remaining().ok().flatten() };
         let remaining = remaining.map(|remaining| remaining.survivors).unwrap_or_default();
-        let exited = (ended || lingers || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
+        let exited =
+            (ended || lingers || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
         let (exit, cause) = match (&report, &exited) {
             (Some(report), _) => (report.exit, Some(report.cause)),
             (None, Some(exited)) => (exited.exit, Some(exited.cause)),

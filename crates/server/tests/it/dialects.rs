@@ -9,7 +9,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
-use penfold_server::{Access, Address, Config, TokenPlace, Dialect, Limits, Listener, Tokens};
+use penfold_server::{Access, Address, Config, Dialect, Limits, Listener, TokenPlace, Tokens};
 use tempfile::TempDir;
 
 const TOKEN: &str = "0123456789abcdef";

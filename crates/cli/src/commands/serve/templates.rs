@@ -17,7 +17,9 @@ pub(super) fn read(dir: &Path) -> Result<BTreeMap<String, SandboxSpec>, Failure>
     let mut templates = BTreeMap::new();
     for entry in std::fs::read_dir(dir).or_fail(FailureKind::Usage, &cannot)? {
         let path = entry.or_fail(FailureKind::Usage, &cannot)?.path();
-        let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_toml(&path)) else { continue };
+        let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_toml(&path)) else {
+            continue;
+        };
         let spec = spec_file::read(&path).map_err(|failure| failure.with_kind(FailureKind::Usage))?;
         penfold_api_e2b::check_template(&spec)
             .map_err(|why| Failure::new(FailureKind::Usage, format!("`{}`: {why}", path.display())))?;

@@ -351,7 +351,10 @@ fn reap_of_namespaces() {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         if numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1) {
-            let _ = rustix::process::waitpid(rustix::process::Pid::from_raw(pid), rustix::process::WaitOptions::NOHANG);
+            let _ = rustix::process::waitpid(
+                rustix::process::Pid::from_raw(pid),
+                rustix::process::WaitOptions::NOHANG,
+            );
         }
     }
 }

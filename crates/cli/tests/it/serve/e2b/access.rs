@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Api, Told, read_head};
+use super::{Api, Told, read_head, running};
 use crate::serve::Server;
 use crate::support::TestEnv;
 
@@ -31,7 +31,8 @@ fn each_key_reaches_the_sandboxes_of_its_tenant() {
     assert_eq!(ask(&api, "e2b_00", "GET", "/v2/sandboxes", &json!({})).status, 401);
     let made = ask(&api, ALICE, "POST", "/v2/sandboxes", &json!({ "templateID": "base" })).json();
     let id = made["sandboxID"].as_str().unwrap();
-    let count = |key: &str| ask(&api, key, "GET", "/v2/sandboxes", &json!({})).json().as_array().unwrap().len();
+    let count =
+        |key: &str| ask(&api, key, "GET", "/v2/sandboxes", &json!({})).json().as_array().unwrap().len();
     assert_eq!((count(ALICE), count(BOB)), (1, 0));
     for (method, path) in [
         ("GET", format!("/sandboxes/{id}")),
@@ -65,7 +66,7 @@ fn the_data_plane_of_a_sandbox_needs_its_token() {
     let wrong = [
         String::new(),
         format!("x-access-token: {other}\r\n"),
-        format!("x-access-token: {}x\r\n", token),
+        format!("x-access-token: {token}x\r\n"),
         "x-access-token: \r\n".to_owned(),
         // The keys of the control plane are none of the data plane.
         format!("x-api-key: {ALICE}\r\n"),
@@ -81,7 +82,11 @@ fn the_data_plane_of_a_sandbox_needs_its_token() {
     // A sandbox that does not exist, and a word that is no id.
     for id in ["000000000000", "../../x", "%00", ""] {
         let told = Told::read(&mut api.send("GET", "/health", &format!("e2b-sandbox-id: {id}\r\n"), b""));
-        assert_eq!((told.status, &told.json()["message"]), (502, &json!("The sandbox was not found")), "{id}");
+        assert_eq!(
+            (told.status, &told.json()["message"]),
+            (502, &json!("The sandbox was not found")),
+            "{id}"
+        );
     }
 }
 
@@ -94,7 +99,7 @@ fn a_header_leads_to_no_sandbox_of_another_kind() {
     let told = Told::read(&mut api.send("GET", "/health", &format!("e2b-sandbox-id: {id}\r\n"), b""));
     assert_eq!(told.status, 502);
     assert_eq!(api.ask("DELETE", &format!("/sandboxes/{id}"), &Value::Null).status, 404);
-    assert_eq!(api.running("sleep 1023"), 1);
+    assert_eq!(running("sleep 1023"), 1);
 }
 
 /// spec: 36.7

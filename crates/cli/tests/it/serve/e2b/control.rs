@@ -2,26 +2,31 @@
 
 use serde_json::{Value, json};
 
-use super::Api;
+use super::{Api, running};
 use crate::support::wait_until;
 
 /// spec: 36.1
 #[test]
 fn a_sandbox_is_created_found_and_ended() {
     let api = Api::start();
-    let guest = api.create(&json!({ "metadata": { "job": "a b" }, "envVars": { "FOO": "bar" }, "timeout": 60 }));
+    let guest =
+        api.create(&json!({ "metadata": { "job": "a b" }, "envVars": { "FOO": "bar" }, "timeout": 60 }));
     assert!(guest.token.is_some());
     let found = api.ask("GET", &format!("/sandboxes/{}", guest.id), &Value::Null).json();
-    assert_eq!((&found["state"], &found["metadata"]), (&json!("running"), &json!({ "job": "a b" })), "{found}");
+    assert_eq!(
+        (&found["state"], &found["metadata"]),
+        (&json!("running"), &json!({ "job": "a b" })),
+        "{found}"
+    );
     assert_eq!(found["envdAccessToken"].as_str(), guest.token.as_deref());
     assert!(found["endAt"].as_str() > found["startedAt"].as_str(), "{found}");
     // It is a sandbox as any other.
     let [listed] = &api.env.listed(&[])[..] else { panic!("not one sandbox") };
     assert_eq!(listed["labels"]["job"], "a b", "{listed}");
     assert_eq!(api.out(&guest, "sleep 1009 & echo $FOO; whoami; pwd"), "bar\nuser\n/home/user\n");
-    assert_eq!(api.running("sleep 1009"), 1);
+    assert_eq!(running("sleep 1009"), 1);
     api.delete(&guest);
-    assert_eq!(api.running("sleep 1009"), 0);
+    assert_eq!(running("sleep 1009"), 0);
     assert!(api.env.listed(&["-a"]).is_empty());
     let again = api.ask("DELETE", &format!("/sandboxes/{}", guest.id), &Value::Null);
     assert_eq!((again.status, &again.json()["code"]), (404, &json!(404)));
@@ -33,11 +38,18 @@ fn a_sandbox_is_created_found_and_ended() {
 #[test]
 fn lists_are_filtered_ordered_and_paged() {
     let api = Api::start();
-    let all: Vec<_> =
-        (0..3).map(|number| api.create(&json!({ "metadata": { "number": number.to_string(), "all": "x&y" } }))).collect();
+    let all: Vec<_> = (0..3)
+        .map(|number| api.create(&json!({ "metadata": { "number": number.to_string(), "all": "x&y" } })))
+        .collect();
     let ids = |path: &str| {
         let told = api.ask("GET", path, &Value::Null);
-        let ids: Vec<String> = told.json().as_array().unwrap().iter().map(|one| one["sandboxID"].as_str().unwrap().to_owned()).collect();
+        let ids: Vec<String> = told
+            .json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["sandboxID"].as_str().unwrap().to_owned())
+            .collect();
         let next = told.head.lines().find_map(|line| line.strip_prefix("x-next-token: ")).map(str::to_owned);
         (ids, next)
     };
@@ -65,13 +77,13 @@ fn a_sandbox_ends_at_its_time_limit() {
     let guest = api.create(&json!({ "timeout": 3600 }));
     let mut command = api.start_command(&guest, "setsid sleep 1010 & echo up; sleep 1010");
     command.await_output("up");
-    wait_until("both live", || api.running("sleep 1010") == 2);
+    wait_until("both live", || running("sleep 1010") == 2);
     let timeout = |seconds: u64| {
         api.ask("POST", &format!("/sandboxes/{}/timeout", guest.id), &json!({ "timeout": seconds })).status
     };
     assert_eq!(timeout(7200), 204);
     assert_eq!(timeout(0), 204);
-    wait_until("all is gone", || api.running("sleep 1010") == 0 && api.env.listed(&["-a"]).is_empty());
+    wait_until("all is gone", || running("sleep 1010") == 0 && api.env.listed(&["-a"]).is_empty());
     // The stream breaks off, so that the client looks.
     assert_eq!(command.rest().2, None);
     assert_eq!(timeout(10), 404);
@@ -85,12 +97,16 @@ fn connect_lengthens_a_time_limit_and_never_shortens_it() {
     let end = || api.ask("GET", &format!("/sandboxes/{}", guest.id), &Value::Null).json()["endAt"].clone();
     let before = end();
     for version in ["", "/v2"] {
-        let connect = |body: &Value| api.ask("POST", &format!("{version}/sandboxes/{}/connect", guest.id), body);
+        let connect =
+            |body: &Value| api.ask("POST", &format!("{version}/sandboxes/{}/connect", guest.id), body);
         let told = connect(&json!({ "timeout": 10 }));
         assert_eq!((told.status, told.json()["envdAccessToken"].as_str()), (200, guest.token.as_deref()));
         assert_eq!(end(), before);
     }
-    assert_eq!(api.ask("POST", &format!("/sandboxes/{}/refreshes", guest.id), &json!({ "duration": 3600 })).status, 204);
+    assert_eq!(
+        api.ask("POST", &format!("/sandboxes/{}/refreshes", guest.id), &json!({ "duration": 3600 })).status,
+        204
+    );
     assert!(end().as_str() > before.as_str());
     let unknown = api.ask("POST", "/sandboxes/000000000000/connect", &json!({ "timeout": 10 }));
     assert_eq!(unknown.status, 404);
@@ -106,7 +122,8 @@ fn a_paused_sandbox_keeps_its_memory_and_has_no_time_limit() {
     }
     let mut command = api.start_command(&guest, "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");
     command.await_output("2");
-    let act = |act: &str, body: &Value| api.ask("POST", &format!("/sandboxes/{}/{act}", guest.id), body).status;
+    let act =
+        |act: &str, body: &Value| api.ask("POST", &format!("/sandboxes/{}/{act}", guest.id), body).status;
     assert_eq!(act("pause", &json!({ "memory": false })), 501);
     assert_eq!(act("pause", &json!({})), 204);
     assert_eq!(act("pause", &Value::Null), 409);
@@ -136,17 +153,25 @@ fn a_sandbox_pauses_at_its_time_limit_if_asked_to() {
     if api.env.listed(&[])[0]["leaf"].is_null() {
         return crate::support::skip("no cgroup2 to write to");
     }
-    let waking = api.create(&json!({ "autoPause": true, "autoResume": { "enabled": true }, "timeout": 3600 }));
+    let waking =
+        api.create(&json!({ "autoPause": true, "autoResume": { "enabled": true }, "timeout": 3600 }));
     let state = |id: &str| api.ask("GET", &format!("/sandboxes/{id}"), &Value::Null).json()["state"].clone();
     for id in [&guest.id, &waking.id] {
-        assert_eq!(api.ask("POST", &format!("/sandboxes/{id}/timeout"), &json!({ "timeout": 0 })).status, 204);
+        assert_eq!(
+            api.ask("POST", &format!("/sandboxes/{id}/timeout"), &json!({ "timeout": 0 })).status,
+            204
+        );
         wait_until("it is paused", || state(id) == "paused");
     }
     assert_eq!(api.call(&guest, "/process.Process/List", &json!({})).0, 502);
     assert_eq!(state(&guest.id), "paused");
     assert_eq!(api.out(&waking, "echo awake"), "awake\n");
     assert_eq!(state(&waking.id), "running");
-    let cold = api.ask("POST", "/v2/sandboxes", &json!({ "templateID": "base", "autoPause": true, "autoPauseMemory": false }));
+    let cold = api.ask(
+        "POST",
+        "/v2/sandboxes",
+        &json!({ "templateID": "base", "autoPause": true, "autoPauseMemory": false }),
+    );
     assert_eq!(cold.status, 501);
 }
 
@@ -172,13 +197,20 @@ fn what_is_not_there_is_refused_with_a_sentence() {
     assert_eq!(create(json!({ "envVars": { "PENFOLD_X": "x" } })), 400);
     assert_eq!(create(json!({ "timeout": -1 })), 400);
     let missing = api.ask("POST", "/v2/sandboxes", &json!({ "templateID": "none" })).json();
-    assert!(missing["message"].as_str().unwrap().contains("the templates of this server are: base"), "{missing}");
+    assert!(
+        missing["message"].as_str().unwrap().contains("the templates of this server are: base"),
+        "{missing}"
+    );
     let guest = api.create(&json!({}));
     for path in ["/templates", "/v3/templates", "/volumes", "/secrets", "/snapshots", "/teams/x/metrics"] {
         assert_eq!(api.ask("GET", path, &Value::Null).status, 501, "{path}");
     }
     for act in ["fork", "snapshots"] {
-        assert_eq!(api.ask("POST", &format!("/sandboxes/{}/{act}", guest.id), &json!({})).status, 501, "{act}");
+        assert_eq!(
+            api.ask("POST", &format!("/sandboxes/{}/{act}", guest.id), &json!({})).status,
+            501,
+            "{act}"
+        );
     }
     assert_eq!(api.ask("GET", "/sandboxes/x/y/z", &Value::Null).status, 404);
 }
@@ -189,7 +221,9 @@ fn templates_are_files() {
     let api = Api::start();
     let dir = api.env.path("work/templates");
     std::fs::create_dir(&dir).unwrap();
-    let serve = |api: &Api| api.env.call(["serve", "--api", "e2b", "--templates", dir.to_str().unwrap(), "--listen", "unix:x"]);
+    let serve = |api: &Api| {
+        api.env.call(["serve", "--api", "e2b", "--templates", dir.to_str().unwrap(), "--listen", "unix:x"])
+    };
     std::fs::write(dir.join("named.toml"), "name = \"x\"\ncommand = [\"true\"]").unwrap();
     assert!(serve(&api).with_code(2).err().contains("leave `name` out"));
     std::fs::write(dir.join("named.toml"), "profile = \"vmm\"").unwrap();
@@ -203,7 +237,7 @@ fn templates_are_files() {
     let server = super::serve(&env, &["--templates", dir.to_str().unwrap()]);
     let api = Api { env, server };
     let guest = api.create(&json!({ "templateID": "small" }));
-    wait_until("its command runs", || api.running("sleep 1011") == 1);
+    wait_until("its command runs", || running("sleep 1011") == 1);
     assert_eq!(api.out(&guest, "echo $FROM; whoami; cd; pwd"), "template\nagent\n/home/agent\n");
     let found = api.ask("GET", &format!("/sandboxes/{}", guest.id), &Value::Null).json();
     assert_eq!((&found["templateID"], &found["alias"]), (&json!("small"), &json!("small")));
@@ -218,7 +252,8 @@ fn a_repeated_create_with_its_key_gets_the_same_sandbox() {
     let api = Api::start();
     let create = |key: &str, body: &Value| {
         let headers = format!("content-type: application/json\r\nidempotency-key: {key}\r\n");
-        let told = super::Told::read(&mut api.send("POST", "/v2/sandboxes", &headers, body.to_string().as_bytes()));
+        let told =
+            super::Told::read(&mut api.send("POST", "/v2/sandboxes", &headers, body.to_string().as_bytes()));
         (told.status, told.json()["sandboxID"].clone())
     };
     let body = json!({ "templateID": "base" });

@@ -12,7 +12,7 @@ const SECONDS: u64 = 99_999_999_999;
 impl Api {
     /// A request for `/files` with further headers.
     #[track_caller]
-    fn files(&self, guest: &Guest, method: &str, query: &str, headers: &str, body: &[u8]) -> Told {
+    fn files(&self, guest: &Guest, (method, query): (&str, &str), headers: &str, body: &[u8]) -> Told {
         let headers = format!("{headers}{}", guest.headers());
         Told::read(&mut self.send(method, &format!("/files?{query}"), &headers, body))
     }
@@ -21,7 +21,7 @@ impl Api {
     #[track_caller]
     fn write(&self, guest: &Guest, path: &str, headers: &str, body: &[u8]) -> Value {
         let headers = format!("content-type: application/octet-stream\r\n{headers}");
-        let told = self.files(guest, "POST", &format!("path={path}"), &headers, body);
+        let told = self.files(guest, ("POST", &format!("path={path}")), &headers, body);
         assert_eq!(told.status, 200, "{}", String::from_utf8_lossy(&told.body));
         told.json()
     }
@@ -29,7 +29,7 @@ impl Api {
     /// Reads a file, with further headers.
     #[track_caller]
     fn read(&self, guest: &Guest, path: &str, headers: &str) -> (u16, String) {
-        let told = self.files(guest, "GET", &format!("path={path}"), headers, b"");
+        let told = self.files(guest, ("GET", &format!("path={path}")), headers, b"");
         (told.status, String::from_utf8_lossy(&told.body).into_owned())
     }
 }
@@ -55,7 +55,7 @@ fn a_file_is_what_was_written() {
     let written = api.write(&guest, "dir/a.txt", "x-metadata-author: me\r\n", b"0123456789");
     let entry = json!([{ "path": "/home/user/dir/a.txt", "name": "a.txt", "type": "file", "metadata": { "author": "me" } }]);
     assert_eq!(written, entry);
-    let told = api.files(&guest, "GET", "path=dir/a.txt", "", b"");
+    let told = api.files(&guest, ("GET", "path=dir/a.txt"), "", b"");
     assert_eq!((told.status, told.body.as_slice()), (200, &b"0123456789"[..]));
     assert!(told.head.contains("content-length: 10"), "{}", told.head);
     assert_eq!(api.read(&guest, "dir/a.txt", "range: bytes=2-4\r\n"), (206, "234".to_owned()));
@@ -101,15 +101,15 @@ fn a_form_has_many_files() {
     };
     let form = [part("one", "1"), part("/tmp/deep/two", "2\r\n--"), "--B--\r\n".to_owned()].concat();
     let headers = "content-type: multipart/form-data; boundary=B\r\n";
-    let told = api.files(&guest, "POST", "", headers, form.as_bytes());
+    let told = api.files(&guest, ("POST", ""), headers, form.as_bytes());
     assert_eq!(told.status, 200);
     let paths: Vec<_> = told.json().as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
     assert_eq!(paths, ["/home/user/one", "/tmp/deep/two"]);
     assert_eq!(api.read(&guest, "/tmp/deep/two", "").1, "2\r\n--");
     let twice = [part("same", "1"), part("./same", "2"), "--B--\r\n".to_owned()].concat();
-    assert_eq!(api.files(&guest, "POST", "", headers, twice.as_bytes()).status, 400);
+    assert_eq!(api.files(&guest, ("POST", ""), headers, twice.as_bytes()).status, 400);
     let broken = part("broken", "1");
-    assert_eq!(api.files(&guest, "POST", "", headers, broken.as_bytes()).status, 400);
+    assert_eq!(api.files(&guest, ("POST", ""), headers, broken.as_bytes()).status, 400);
     assert_eq!(api.read(&guest, "broken", "").0, 404);
     api.delete(&guest);
 }
@@ -257,7 +257,7 @@ fn a_signed_address_needs_no_token() {
         format!("v1_{}", hash.replace('+', "%2B").replace('/', "%2F"))
     };
     let get = |query: String| {
-        let told = api.files(&bare, "GET", &query, "", b"");
+        let told = api.files(&bare, ("GET", &query), "", b"");
         let message = if told.status == 200 { Value::Null } else { told.json()["message"].clone() };
         (told.status, message)
     };
@@ -271,7 +271,7 @@ fn a_signed_address_needs_no_token() {
     assert_eq!(get(format!("path=b&signature={signed}")), (401, json!("invalid signature")));
     assert_eq!(get("path=a".to_owned()), (401, json!("missing signature query parameter")));
     let headers = "content-type: application/octet-stream\r\n";
-    let told = api.files(&bare, "POST", &format!("path=a&signature={signed}"), headers, b"y");
+    let told = api.files(&bare, ("POST", &format!("path=a&signature={signed}")), headers, b"y");
     assert_eq!(told.status, 401, "a right to read is none to write");
     // A browser sends no headers.
     let other = api.create(&json!({}));
@@ -283,7 +283,7 @@ fn a_signed_address_needs_no_token() {
     assert_eq!(plain("path=a").status, 404);
     api.delete(&other);
     let signed = sign(format!("a:write::{token}"));
-    let told = api.files(&bare, "POST", &format!("path=a&signature={signed}"), headers, b"y");
+    let told = api.files(&bare, ("POST", &format!("path=a&signature={signed}")), headers, b"y");
     assert_eq!(told.status, 200);
     assert_eq!(api.read(&guest, "a", "").1, "y");
     api.delete(&guest);

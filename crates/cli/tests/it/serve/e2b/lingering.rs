@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::Api;
+use super::{Api, running};
 use crate::support::wait_until;
 
 /// spec: 13.9.3
@@ -13,12 +13,12 @@ fn what_a_command_leaves_goes_on_until_its_sandbox_ends() {
     // It holds the pipes of its command.
     let (said, end) = api.start_command(&guest, "sleep 1017 & echo left").finish();
     assert_eq!((said.stdout.as_str(), &end["exitCode"]), ("left\n", &json!(0)));
-    assert_eq!(api.running("sleep 1017"), 1);
+    assert_eq!(running("sleep 1017"), 1);
     // The command itself has ended.
     assert_eq!(api.ok(&guest, "/process.Process/List", &json!({})), json!({ "processes": [] }));
     assert_eq!(api.out(&guest, "echo more"), "more\n");
     api.delete(&guest);
-    assert_eq!(api.running("sleep 1017"), 0);
+    assert_eq!(running("sleep 1017"), 0);
     api.server.end();
     api.env.assert_nothing_left();
 }
@@ -28,21 +28,23 @@ fn what_a_command_leaves_goes_on_until_its_sandbox_ends() {
 fn a_kill_ends_what_a_command_has_left() {
     let api = Api::start();
     let guest = api.create(&json!({}));
-    let mut command = api.start_with(&guest, "", &json!({ "tag": "left" }), "setsid sleep 1018 & (sleep 1018 &); echo up");
+    let mut command =
+        api.start_with(&guest, "", &json!({ "tag": "left" }), "setsid sleep 1018 & (sleep 1018 &); echo up");
     let pid = command.pid();
     assert_eq!(command.finish().1["exitCode"], 0);
-    assert_eq!(api.running("sleep 1018"), 2);
+    assert_eq!(running("sleep 1018"), 2);
     let send = |signal: &str| {
         let message = json!({ "process": { "pid": pid }, "signal": signal });
         api.call(&guest, "/process.Process/SendSignal", &message).0
     };
     // There is no first process any more.
     assert_eq!(send("SIGNAL_SIGTERM"), 404);
-    assert_eq!(api.running("sleep 1018"), 2);
+    assert_eq!(running("sleep 1018"), 2);
     assert_eq!(send("SIGNAL_SIGKILL"), 200);
-    assert_eq!(api.running("sleep 1018"), 0);
+    assert_eq!(running("sleep 1018"), 0);
     assert_eq!(send("SIGNAL_SIGKILL"), 404);
-    let (_, end) = api.stream(&guest, "/process.Process/Connect", "", &json!({ "process": { "pid": pid } })).finish();
+    let (_, end) =
+        api.stream(&guest, "/process.Process/Connect", "", &json!({ "process": { "pid": pid } })).finish();
     assert_eq!(end["exitCode"], 0, "the exit of the command stays as it was");
 }
 
@@ -69,7 +71,7 @@ fn the_time_limit_of_a_command_is_not_for_what_it_leaves() {
     // Another command runs into a limit that ends later.
     let late = api.start_with(&guest, "connect-timeout-ms: 400\r\n", &json!({}), "sleep 1021").error();
     assert_eq!(late["code"], "deadline_exceeded");
-    assert_eq!((api.running("sleep 1019"), api.running("sleep 1020")), (1, 1));
+    assert_eq!((running("sleep 1019"), running("sleep 1020")), (1, 1));
 }
 
 /// spec: 13.9.3

@@ -58,7 +58,9 @@ impl Api {
         let mut stream = self.server.connect();
         let length = body.len();
         let host = if headers.to_lowercase().contains("host:") { "" } else { "host: localhost\r\n" };
-        let head = format!("{method} {path} HTTP/1.1\r\n{host}connection: close\r\n{headers}content-length: {length}\r\n\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\n{host}connection: close\r\n{headers}content-length: {length}\r\n\r\n"
+        );
         stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
         BufReader::new(stream)
     }
@@ -136,12 +138,12 @@ impl Api {
         assert_eq!(end["exitCode"], 0, "{end} {said:?}");
         said.stdout
     }
+}
 
-    /// The number of living processes with this command line. Each test has commands of its own.
-    pub fn running(&self, command: &str) -> usize {
-        let is_it = |stat: &&Stat| !stat.is_dead() && command_line(stat) == command;
-        penfold_testkit::proc::all().iter().filter(is_it).count()
-    }
+/// The number of living processes with this command line. Each test has commands of its own.
+pub fn running(command: &str) -> usize {
+    let is_it = |stat: &&Stat| !stat.is_dead() && command_line(stat) == command;
+    penfold_testkit::proc::all().iter().filter(is_it).count()
 }
 
 #[track_caller]
@@ -175,7 +177,9 @@ pub struct Said {
 
 impl Said {
     fn take(&mut self, data: &Value) {
-        for (name, text) in [("stdout", &mut self.stdout), ("stderr", &mut self.stderr), ("pty", &mut self.pty)] {
+        for (name, text) in
+            [("stdout", &mut self.stdout), ("stderr", &mut self.stderr), ("pty", &mut self.pty)]
+        {
             if let Some(data) = data[name].as_str() {
                 text.push_str(&String::from_utf8_lossy(&STANDARD.decode(data).unwrap()));
             }
@@ -195,7 +199,7 @@ impl Frames {
     pub fn next(&mut self) -> Option<(u8, Value)> {
         loop {
             if let Some((&[flags, a, b, c, d], rest)) = self.bytes.split_first_chunk::<5>() {
-                let length = u32::from_be_bytes([a, b, c, d]) as usize;
+                let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap();
                 if rest.len() >= length {
                     let json = serde_json::from_slice(&rest[..length]).unwrap();
                     self.bytes.drain(..length + 5);

@@ -49,10 +49,14 @@ fn requests_are_passed_to_a_port_inside() {
     assert!(seen.starts_with("put /some/path?query=1 http/1.1") && seen.contains("cookie: a=b"), "{seen}");
     assert!(!seen.contains("secret"), "{seen}");
     // The same by the name of the host.
-    let by_host = Told::read(&mut api.send("GET", "/", &format!("host: 8123-{}.example.org\r\n", guest.id), b""));
+    let by_host =
+        Told::read(&mut api.send("GET", "/", &format!("host: 8123-{}.example.org\r\n", guest.id), b""));
     assert!(by_host.status == 200 && String::from_utf8_lossy(&by_host.body).contains("8123-"));
     let closed = Told::read(&mut api.send("GET", "/", &to(8124), b""));
-    assert_eq!((closed.status, &closed.json()["message"]), (502, &json!("The sandbox is running but port is not open")));
+    assert_eq!(
+        (closed.status, &closed.json()["message"]),
+        (502, &json!("The sandbox is running but port is not open"))
+    );
     // Nothing of the host is reached: the port is that of the sandbox's own network.
     let outside = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = outside.local_addr().unwrap().port();
@@ -65,7 +69,8 @@ fn upgraded_connections_go_both_ways() {
     let (api, guest, _server) = served();
     let mut stream = api.server.connect();
     let to = format!("e2b-sandbox-id: {}\r\ne2b-sandbox-port: 8123\r\n", guest.id);
-    write!(stream, "GET / HTTP/1.1\r\nhost: localhost\r\n{to}connection: upgrade\r\nupgrade: own\r\n\r\n").unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nhost: localhost\r\n{to}connection: upgrade\r\nupgrade: own\r\n\r\n")
+        .unwrap();
     let mut stream = BufReader::new(stream);
     let (status, head) = read_head(&mut stream);
     assert!(status == 101 && head.contains("upgrade: own"), "{head}");

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::{Api, Guest, frame};
+use super::{Api, Guest, frame, running};
 use crate::support::wait_until;
 
 /// spec: 36.5
@@ -16,9 +16,15 @@ fn a_command_has_its_streams_and_its_exit() {
     let guest = api.create(&json!({}));
     let (said, end) = api.start_command(&guest, "echo out; echo err >&2; exit 3").finish();
     assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("out\n", "err\n"));
-    assert_eq!(end, json!({ "exitCode": 3, "exited": true, "status": "exit status 3", "error": "exit status 3" }));
+    assert_eq!(
+        end,
+        json!({ "exitCode": 3, "exited": true, "status": "exit status 3", "error": "exit status 3" })
+    );
     let (_, end) = api.start_command(&guest, "kill -ABRT $$").finish();
-    assert_eq!(end, json!({ "exitCode": -1, "exited": false, "status": "signal: aborted", "error": "signal: aborted" }));
+    assert_eq!(
+        end,
+        json!({ "exitCode": -1, "exited": false, "status": "signal: aborted", "error": "signal: aborted" })
+    );
     let set = json!({ "process": { "cmd": "/bin/sh", "args": ["-c", "echo $A; pwd"], "envs": { "A": "b" }, "cwd": "/tmp" } });
     let (said, _) = api.stream(&guest, "/process.Process/Start", "", &set).finish();
     assert_eq!(said.stdout, "b\n/tmp\n");
@@ -28,9 +34,20 @@ fn a_command_has_its_streams_and_its_exit() {
         assert_eq!(end["exitCode"], code, "{said:?}");
     }
     let nowhere = json!({ "process": { "cmd": "/bin/sh", "cwd": "/nonexistent" } });
-    assert_eq!(api.stream(&guest, "/process.Process/Start", "", &nowhere).error()["code"], "invalid_argument");
-    for bad in [json!({ "process": { "cmd": "" } }), json!({ "process": { "cmd": "x", "envs": { "A=": "b" } } }), json!([])] {
-        assert_eq!(api.stream(&guest, "/process.Process/Start", "", &bad).error()["code"], "invalid_argument", "{bad}");
+    assert_eq!(
+        api.stream(&guest, "/process.Process/Start", "", &nowhere).error()["code"],
+        "invalid_argument"
+    );
+    for bad in [
+        json!({ "process": { "cmd": "" } }),
+        json!({ "process": { "cmd": "x", "envs": { "A=": "b" } } }),
+        json!([]),
+    ] {
+        assert_eq!(
+            api.stream(&guest, "/process.Process/Start", "", &bad).error()["code"],
+            "invalid_argument",
+            "{bad}"
+        );
     }
 }
 
@@ -42,14 +59,17 @@ fn a_kill_ends_the_whole_tree_before_the_answer() {
     let mut command = api.start_command(&guest, "setsid sleep 1012 & (sleep 1012 &); echo up; sleep 1012");
     let pid = command.pid();
     command.await_output("up");
-    wait_until("three live", || api.running("sleep 1012") == 3);
+    wait_until("three live", || running("sleep 1012") == 3);
     // Its pid is that which other commands of the sandbox see.
     assert_eq!(api.out(&guest, &format!("kill -0 {pid} && echo lives")), "lives\n");
     let listed = api.ok(&guest, "/process.Process/List", &json!({}));
-    assert_eq!((&listed["processes"][0]["pid"], &listed["processes"][0]["config"]["cmd"]), (&json!(pid), &json!("/bin/sh")));
+    assert_eq!(
+        (&listed["processes"][0]["pid"], &listed["processes"][0]["config"]["cmd"]),
+        (&json!(pid), &json!("/bin/sh"))
+    );
     let kill = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" });
     api.ok(&guest, "/process.Process/SendSignal", &kill);
-    assert_eq!(api.running("sleep 1012"), 0);
+    assert_eq!(running("sleep 1012"), 0);
     assert_eq!(command.finish().1["status"], "signal: killed");
     assert_eq!(api.call(&guest, "/process.Process/SendSignal", &kill).0, 404);
     assert_eq!(api.ok(&guest, "/process.Process/List", &json!({})), json!({ "processes": [] }));
@@ -64,9 +84,9 @@ fn a_time_limit_ends_the_whole_tree_before_the_answer() {
     let script = "trap '' TERM; setsid sleep 1013 & echo up; sleep 1013";
     let mut command = api.start_with(&guest, "connect-timeout-ms: 700\r\n", &json!({}), script);
     command.await_output("up");
-    wait_until("two live", || api.running("sleep 1013") == 2);
+    wait_until("two live", || running("sleep 1013") == 2);
     assert_eq!(command.error()["code"], "deadline_exceeded");
-    assert_eq!(api.running("sleep 1013"), 0);
+    assert_eq!(running("sleep 1013"), 0);
 }
 
 /// spec: 36.5
@@ -74,10 +94,20 @@ fn a_time_limit_ends_the_whole_tree_before_the_answer() {
 fn other_signals_are_for_the_first_process() {
     let api = Api::start();
     let guest = api.create(&json!({}));
-    let mut command = api.start_command(&guest, "trap 'echo usr1' USR1; trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done");
+    let mut command = api.start_command(
+        &guest,
+        "trap 'echo usr1' USR1; trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done",
+    );
     let pid = command.pid();
     command.await_output("up");
-    let send = |signal| api.call(&guest, "/process.Process/SendSignal", &json!({ "process": { "pid": pid }, "signal": signal })).0;
+    let send = |signal| {
+        api.call(
+            &guest,
+            "/process.Process/SendSignal",
+            &json!({ "process": { "pid": pid }, "signal": signal }),
+        )
+        .0
+    };
     assert_eq!(send(json!(10)), 200);
     command.await_output("usr1");
     assert_eq!((send(json!(4711)), send(json!("SIGNAL_X"))), (400, 400));
@@ -111,11 +141,19 @@ fn input_comes_in_order_and_has_an_end() {
     assert_eq!(api.call(&guest, "/process.Process/SendInput", &wrong).1["code"], "failed_precondition");
     api.ok(&guest, "/process.Process/CloseStdin", &json!({ "process": { "pid": pid } }));
     assert_eq!(command.finish().0.stdout, "a\nb\nc\nd\nend\n");
-    let closed = api.call(&guest, "/process.Process/SendInput", &json!({ "process": { "pid": pid }, "input": { "stdin": "" } }));
+    let closed = api.call(
+        &guest,
+        "/process.Process/SendInput",
+        &json!({ "process": { "pid": pid }, "input": { "stdin": "" } }),
+    );
     assert_eq!(closed.1["code"], "not_found");
     let mut deaf = api.start_command(&guest, "echo up; sleep 1014");
     let pid = deaf.pid();
-    let refused = api.call(&guest, "/process.Process/SendInput", &json!({ "process": { "pid": pid }, "input": { "stdin": "" } }));
+    let refused = api.call(
+        &guest,
+        "/process.Process/SendInput",
+        &json!({ "process": { "pid": pid }, "input": { "stdin": "" } }),
+    );
     assert_eq!(refused.1["code"], "failed_precondition");
 }
 
@@ -147,13 +185,16 @@ fn a_terminal_has_a_size_and_takes_keys() {
 fn a_command_goes_on_without_its_client_and_without_the_server() {
     let mut api = Api::start();
     let guest = api.create(&json!({}));
-    let mut left = api.start_with(&guest, "", &json!({ "tag": "job" }), "echo up; read x < go; echo done; exit 6");
+    let mut left =
+        api.start_with(&guest, "", &json!({ "tag": "job" }), "echo up; read x < go; echo done; exit 6");
     assert_eq!(api.out(&guest, "mkfifo go2; echo made"), "made\n");
     let pid = left.pid();
     drop(left);
     api.replace_server();
     let other = api.start_with(&guest, "", &json!({ "tag": "other" }), "sleep 1015");
-    let connect = |api: &Api, by: serde_json::Value| api.stream(&guest, "/process.Process/Connect", "", &json!({ "process": by }));
+    let connect = |api: &Api, by: serde_json::Value| {
+        api.stream(&guest, "/process.Process/Connect", "", &json!({ "process": by }))
+    };
     // `go` is a missing file: the shell has ended, and its exit is kept.
     for by in [json!({ "pid": pid }), json!({ "tag": "job" })] {
         let (_, end) = connect(&api, by.clone()).finish();
@@ -187,7 +228,10 @@ fn output_that_nobody_reads_holds_nothing_up_and_a_slow_reader_gets_all() {
     });
     assert!(pid > 0);
     let (said, end) = slow.finish();
-    assert_eq!((said.stdout.len(), &end["exitCode"]), ((1..=400_000).map(|n: u32| n.to_string().len() + 1).sum(), &json!(0)));
+    assert_eq!(
+        (said.stdout.len(), &end["exitCode"]),
+        ((1..=400_000).map(|n: u32| n.to_string().len() + 1).sum(), &json!(0))
+    );
 }
 
 /// spec: 36.5
@@ -209,7 +253,8 @@ fn there_is_one_user() {
 fn a_silent_stream_says_that_it_lives() {
     let api = Api::start();
     let guest = api.create(&json!({}));
-    let mut command = api.start_with(&guest, "keepalive-ping-interval: 1\r\n", &json!({}), "echo up; sleep 1016");
+    let mut command =
+        api.start_with(&guest, "keepalive-ping-interval: 1\r\n", &json!({}), "echo up; sleep 1016");
     command.await_output("up");
     assert_eq!(command.event(), json!({ "keepalive": {} }));
 }
@@ -234,7 +279,10 @@ fn messages_that_are_none_are_refused() {
     }
     // A stream whose client goes in the middle of a message.
     let mut stream = api.server.connect();
-    let head = format!("POST /process.Process/Start HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/connect+json\r\n{}", guest.headers());
+    let head = format!(
+        "POST /process.Process/Start HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/connect+json\r\n{}",
+        guest.headers()
+    );
     write!(stream, "{head}transfer-encoding: chunked\r\n\r\n3\r\n\0\0\0\r\n").unwrap();
     drop(stream);
     assert_eq!(api.out(&guest, "echo usable"), "usable\n");

@@ -1,0 +1,89 @@
+//! The way into the data plane: which sandbox a request is for, and whether its client may reach it.
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use penfold_server::{Peer, refuse_web_pages};
+
+use crate::access::HEADER;
+use crate::address::{Address, GUEST_PORT};
+use crate::api::ApiState;
+use crate::error::{ApiError, refuse};
+use crate::guest::{find, resume};
+use crate::{ports, signed};
+
+/// The path that needs no access token: it says nothing but that the sandbox runs.
+const HEALTH: &str = "/health";
+
+/// The routes of the data plane: these ones, and those of commands and files.
+pub(crate) fn routes(api: ApiState, others: Router<ApiState>) -> Router {
+    Router::new()
+        .route(HEALTH, get(async || StatusCode::NO_CONTENT))
+        .merge(others)
+        .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
+        .layer(middleware::from_fn_with_state(ApiState::clone(&api), admit))
+        .with_state(api)
+}
+
+/// Finds the sandbox of a request, checks the access token, and passes the request on to the data plane or to a port.
+async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let address = match address_of(&api, &parts).await {
+        Ok(address) => address,
+        Err(error) => return error.into_response(),
+    };
+    let token = parts.headers.get(HEADER).and_then(|token| token.to_str().ok()).map(str::to_owned);
+    let id = address.id.clone();
+    let found = api.call(move |api| {
+        resume(api, &id)?;
+        find(api, &id, token.as_deref())
+    });
+    let guest = match found.await {
+        Ok(Some(guest)) => guest,
+        Ok(None) => return gone(&address),
+        Err(error) => return error.into_response(),
+    };
+    // A web page knows no id; without a token, its visitor's server is not to be found out.
+    let is_tcp = matches!(parts.extensions.get::<Peer>(), Some(Peer::Tcp(_)));
+    if is_tcp
+        && guest.token.is_none()
+        && let Err(refusal) = refuse_web_pages(&parts)
+    {
+        return refuse(&refusal);
+    }
+    if address.port != GUEST_PORT {
+        return ports::pass(&api, &guest, &address, parts, body).await;
+    }
+    let needs_no_token =
+        parts.uri.path() == HEALTH && parts.method == Method::GET || parts.uri.path() == signed::FILES;
+    if !guest.is_admitted && !needs_no_token {
+        return ApiError::new(StatusCode::UNAUTHORIZED, "the access token of the sandbox is needed")
+            .into_response();
+    }
+    parts.extensions.insert(guest);
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Returns which sandbox and port a request names, or for which sandbox its address is signed.
+async fn address_of(api: &ApiState, parts: &Parts) -> Result<Address, ApiError> {
+    if let Some(address) = Address::of(&parts.headers) {
+        return Ok(address);
+    }
+    if !signed::is_signed(parts) {
+        return Err(ApiError::bad("the request names no sandbox"));
+    }
+    let (query, right) = signed::query_of(parts)?;
+    api.call(move |api| signed::find_signed(api, &query, right)).await
+}
+
+/// What the proxy of the reference says of a sandbox that does not run.
+fn gone(address: &Address) -> Response {
+    let body = serde_json::json!({
+        "sandboxId": address.id, "message": "The sandbox was not found", "code": StatusCode::BAD_GATEWAY.as_u16(),
+    });
+    (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
+}
