@@ -249,3 +249,47 @@ fn status_is_that_of_the_kernel() {
     other.assert_gone(&others);
     env.assert_nothing_left();
 }
+
+/// spec: 12.3.1
+#[test]
+fn a_lease_may_end_in_a_pause() {
+    let Some((env, levels)) = with_leaves() else { return };
+    for level in levels {
+        let flags =
+            ["--contain", level.word(), "--ttl", "300ms", "--ttl-pauses", "--on-supervisor-exit", "keep"];
+        let flags = if level == Level::Pidns { &flags[..5] } else { &flags[..] };
+        let (sandbox, _) = start(&env, flags, COUNTER);
+        let members = await_running(&env, &["sleep 1041", "sleep 1042"]);
+        let is_paused = || sandbox.status(&env).as_deref() == Some("paused");
+        wait_until("it is paused", is_paused);
+        assert!(!members.iter().any(Process::has_ended), "{level:?}");
+        let expires = || env.listed(&[])[0]["expires_at_ms"].clone();
+        assert_eq!(expires(), json!(null), "{level:?}: it has no lease");
+        let counted = count(&env);
+        // The next lease ends in the next pause, also under another supervisor.
+        if level != Level::Pidns {
+            sandbox.supervisors[1].signal(Signal::KILL);
+            sandbox.supervisors[1].await_end();
+        }
+        sandbox.call(&env, &["extend", "ID", "400ms"]).with_code(0);
+        env.call(["unpause", &sandbox.id]).with_code(0);
+        wait_until("it goes on", || count(&env) > counted);
+        wait_until("it is paused again", is_paused);
+        remove(&env, &sandbox);
+        sandbox.assert_gone(&members);
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 12.3.1
+#[test]
+fn a_lease_without_a_leaf_ends_in_the_end() {
+    let env = TestEnv::new();
+    let sandbox =
+        env.detach(["--contain", "subreaper", "--ttl", "300ms", "--ttl-pauses", "--", "sleep", "1047"]);
+    assert_eq!(end(&env, &sandbox).1, "ttl");
+    remove(&env, &sandbox);
+    env.run(["-d", "--ttl-pauses", "true"]).refused(125, "--ttl");
+    env.run(["--ttl", "1s", "--ttl-pauses", "true"]).refused(125, "detached sandboxes only");
+    env.assert_nothing_left();
+}

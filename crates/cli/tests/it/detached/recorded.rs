@@ -1,5 +1,6 @@
 //! Recorded execs, through `penfold_control::execs`: their output, their end, and the death of their supervisors.
 
+mod lingering;
 mod many;
 
 use std::io::Write as _;
