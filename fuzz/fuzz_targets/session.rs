@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use penfold_session::protocol::{CommandEnd, SessionRequest, ShellCommand, SessionAnswer, ShellSnapshot};
+use penfold_session::protocol::{CommandEnd, SessionAnswer, SessionRequest, ShellCommand, ShellSnapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -53,7 +53,10 @@ fuzz_target!(|data: &[u8]| {
         let lines = penfold_session::fuzzing::command_lines(Path::new(session), &run);
         let cwd = run.cwd.as_ref().map(|_| String::new());
         let env = run.env.iter().map(|(name, _)| (name.clone(), String::new())).collect();
-        let plain = penfold_session::fuzzing::command_lines(Path::new(""), &ShellCommand { cwd, env, ..ShellCommand::default() });
+        let plain = penfold_session::fuzzing::command_lines(
+            Path::new(""),
+            &ShellCommand { cwd, env, ..ShellCommand::default() },
+        );
         assert_eq!(unquoted(&lines), unquoted(&plain));
     }
 });

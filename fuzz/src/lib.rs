@@ -8,7 +8,12 @@ use serde_json::Value;
 
 /// The dialects of the server, in the order of `penfold serve`.
 fn dialects() -> Vec<Dialect> {
-    vec![penfold_api_native::DIALECT, penfold_api_cloudflare::DIALECT]
+    vec![
+        penfold_api_e2b::GUEST,
+        penfold_api_e2b::CONTROL,
+        penfold_api_native::DIALECT,
+        penfold_api_cloudflare::DIALECT,
+    ]
 }
 
 /// Uses the server without a socket.

@@ -32,6 +32,25 @@ pub(crate) fn routes() -> Router<ApiState> {
         .route("/files/compose", post(compose::compose))
 }
 
+/// The parts of a form, for the targets of `fuzz/`: names, file names and bytes.
+#[cfg(fuzzing)]
+pub(crate) async fn parts_of_form(
+    media_type: &str,
+    body: axum::body::Body,
+) -> Option<Vec<(String, Option<String>, Vec<u8>)>> {
+    let source = source::Source::new(&axum::http::HeaderMap::new(), source::Received::new(body)).ok()?;
+    let mut form = multipart::Multipart::new(media_type, source).ok()?;
+    let mut found = Vec::new();
+    while let Some(head) = form.next_part().await.ok()? {
+        let mut all = Vec::new();
+        while let Some(bytes) = form.next_bytes().await.ok()? {
+            all.extend_from_slice(&bytes);
+        }
+        found.push((head.name, head.filename, all));
+    }
+    Some(found)
+}
+
 /// Checks that a client may do this, and the name of the user.
 ///
 /// # Errors

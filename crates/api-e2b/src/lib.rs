@@ -24,6 +24,8 @@ mod control;
 mod error;
 mod files;
 mod filesystem;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod guest;
 mod inside;
 mod ports;
