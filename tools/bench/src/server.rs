@@ -1,6 +1,7 @@
 //! `penfold serve`: latency, throughput and memory of its API for sandboxes, beside a bare bash over a pipe.
 
 mod connections;
+mod e2b;
 mod followers;
 mod http;
 mod terminals;
@@ -58,6 +59,7 @@ struct Figures {
     taken: Duration,
     idle_rss: u64,
     session_private: u64,
+    e2b: e2b::Figures,
 }
 
 pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
@@ -111,6 +113,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     body.push_str(&verdict("a kill beside 10,000 open connections, p50", " ms", 50.0, kill));
     let connections = Some(mebi(figures.connection_anonymous));
     body.push_str(&verdict("10,000 open connections, memory", " MiB", 200.0, connections));
+    body.push_str(&e2b::report(&figures.e2b));
     Ok(Section { name: "server", title: "HTTP server", body, ..Section::default() })
 }
 
@@ -144,6 +147,8 @@ fn figures(args: &Args, tools: &Tools) -> Result<Figures, Error> {
     followers::measure(args, &server, &mut figures)?;
     terminals::measure(args, &server, &mut figures)?;
     connections::measure(args, &server, &mut figures)?;
+    drop(server);
+    figures.e2b = e2b::measure(args, tools)?;
     Ok(figures)
 }
 
@@ -343,7 +348,11 @@ impl Server {
         };
         let server = Server { child, address, root };
         // A request first, so that all of it has run once.
-        let path = if api == "native" { "/v1/sandboxes" } else { "/api/ping" };
+        let path = match api {
+            "native" => "/v1/sandboxes",
+            "e2b" => "/v2/sandboxes",
+            _ => "/api/ping",
+        };
         Connection::open(address)?.call("GET", path, &Value::Null)?;
         wait::pass(REST);
         Ok(server)

@@ -30,21 +30,52 @@ impl Connection {
     pub(crate) fn call(&mut self, method: &str, path: &str, body: &Value) -> Result<Value, Error> {
         let failed = |source| Error::io("cannot talk to the server", source);
         self.send(method, path, body)?;
+        let text = self.body(&format!("{method} {path}"))?;
+        if text.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&text).map_err(|error| failed(error.into()))
+    }
+
+    /// Sends a request with these headers, each with its line end, and returns the body of its answer.
+    pub(crate) fn exchange(&mut self, what: &str, headers: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
+        self.begin(what, headers, body)?;
+        self.body(what)
+    }
+
+    /// Sends a request with these headers; its answer is a stream.
+    pub(crate) fn open_stream(&mut self, what: &str, headers: &str, body: &[u8]) -> Result<(), Error> {
+        self.begin(what, headers, body)?;
+        let head = self.head()?;
+        if head.status == 200 { Ok(()) } else { Err(Error::odd(format!("`{what}` is no stream"))) }
+    }
+
+    fn begin(&mut self, what: &str, headers: &str, body: &[u8]) -> Result<(), Error> {
+        let (length, address) = (body.len(), self.address);
+        let head = format!("{what} HTTP/1.1\r\nhost: {address}\r\n{headers}content-length: {length}\r\n\r\n");
+        let stream = self.stream.get_mut();
+        let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        sent.map_err(|source| Error::io("cannot talk to the server", source))
+    }
+
+    /// Reads the rest of an answer, which must have a status of success.
+    fn body(&mut self, what: &str) -> Result<Vec<u8>, Error> {
+        let failed = |source| Error::io("cannot talk to the server", source);
         let head = self.head()?;
         let mut text = Vec::new();
         if let Some(length) = head.length {
             text.resize(length, 0);
             self.stream.read_exact(&mut text).map_err(failed)?;
-        } else {
+        } else if head.status != 204 {
             while let Some(mut chunk) = self.chunk()? {
                 text.append(&mut chunk);
             }
         }
         if !matches!(head.status, 200..=299) {
             let said = String::from_utf8_lossy(&text).into_owned();
-            return Err(Error::odd(format!("`{method} {path}` was answered with {}: {said}", head.status)));
+            return Err(Error::odd(format!("`{what}` was answered with {}: {said}", head.status)));
         }
-        serde_json::from_slice(&text).map_err(|error| failed(error.into()))
+        Ok(text)
     }
 
     /// Sends a request whose answer is a stream of events; the answer must have the status 200.
