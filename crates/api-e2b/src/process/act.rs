@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::messages::{ProcessConfig, ProcessInfo, SignalRequest, UpdateRequest};
-use super::select::{self, CONFIG, TAG, is_running, missing, pid_of};
+use super::select::{self, CONFIG, TAG, is_running, pid_of};
 use crate::api::ApiState;
 use crate::connect::{Code, Empty, Message, RpcError};
 use crate::guest::{Guest, check_user};
@@ -60,7 +60,7 @@ pub(super) async fn update(
 ) -> Result<Json<Empty>, RpcError> {
     admit(&guest, &headers)?;
     api.call(move |_| {
-        let view = select::select(&guest.files, &wanted.process, false)?;
+        let view = select::select_running(&guest.files, &wanted.process)?;
         if let Some(pty) = wanted.pty {
             if !view.terminal {
                 return Err(RpcError::new(Code::FailedPrecondition, "the process has no terminal"));
@@ -86,9 +86,11 @@ pub(super) async fn signal(
     let selector = wanted.process;
     let files = guest.files.clone();
     let view = api.call(move |_| {
-        let view = select::select(&files, &selector, false)?;
         // What a command has left is ended by a kill only.
-        if signal == Signal::KILL || is_running(&view) { Ok(view) } else { Err(missing(&selector)) }
+        match signal {
+            Signal::KILL => select::select(&files, &selector, false),
+            _ => select::select_running(&files, &selector),
+        }
     });
     let exec = FoundExec { view: view.await?, files: guest.files };
     if signal != Signal::KILL {

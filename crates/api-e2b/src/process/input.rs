@@ -83,7 +83,7 @@ pub(super) async fn stream(
 
 async fn find(api: &ApiState, guest: &Guest, selector: Selector) -> Result<ExecView, RpcError> {
     let files = guest.files.clone();
-    api.call(move |_| select::select(&files, &selector, false)).await
+    api.call(move |_| select::select_running(&files, &selector)).await
 }
 
 async fn write(api: &ApiState, guest: &Guest, view: &ExecView, input: Input) -> Result<(), RpcError> {

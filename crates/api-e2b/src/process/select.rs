@@ -55,8 +55,17 @@ pub(super) fn select(files: &Files, selector: &Selector, ended: bool) -> Result<
     last.ok_or_else(|| missing(selector))
 }
 
+/// Finds a command that runs itself.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn select_running(files: &Files, selector: &Selector) -> Result<ExecView, RpcError> {
+    let view = select(files, selector, false)?;
+    if is_running(&view) { Ok(view) } else { Err(missing(selector)) }
+}
+
 /// The answer for a command that is not there.
-pub(super) fn missing(selector: &Selector) -> RpcError {
+fn missing(selector: &Selector) -> RpcError {
     let message = match (selector.pid, &selector.tag) {
         (Some(pid), _) => format!("process with pid {pid} not found"),
         (None, Some(tag)) => format!("process with tag {tag} not found"),
