@@ -1,10 +1,13 @@
 //! Pages of sandboxes.
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use penfold_state::Id;
 use penfold_state::state::Status;
+use percent_encoding::percent_decode_str;
 
 use super::Found;
 use super::model::{Described, started, time};
@@ -154,11 +157,13 @@ fn is_not_before(one: &str, other: &str) -> bool {
     parts(one) >= parts(other)
 }
 
-/// Reads `a=b&c=d`, which was encoded once more as the value of a parameter.
+/// Reads `a=b&c=d`, which was encoded once more as the value of a parameter. The SDKs encode each key and each value by itself before.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, ApiError> {
     let bad = || ApiError::bad("metadata is not of the form key=value&key=value");
     let uri: Uri = format!("/?{}", text.replace(' ', "+")).parse().map_err(|_| bad())?;
-    Query::try_from_uri(&uri).map(|Query(pairs)| pairs).map_err(|_| bad())
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(&uri).map_err(|_| bad())?;
+    let decode = |text: &str| percent_decode_str(text).decode_utf8().map(Cow::into_owned).map_err(|_| bad());
+    pairs.iter().map(|(key, value)| Ok((decode(key)?, decode(value)?))).collect()
 }
 
 #[cfg(test)]
@@ -177,13 +182,17 @@ mod tests {
         };
         let filter = given(&[
             ("metadata", "a=b%20c&d=e"),
+            ("metadata", "of%252Fsdk=b%2520%2526+c%252B"),
             ("state", "running,paused"),
             ("limit", "3"),
             ("order", "asc"),
             ("nextToken", "17-0123456789ab"),
         ])
         .unwrap();
-        assert_eq!(filter.metadata, [("a", "b c"), ("d", "e")].map(|(k, v)| (k.to_owned(), v.to_owned())));
+        assert_eq!(
+            filter.metadata,
+            [("a", "b c"), ("d", "e"), ("of/sdk", "b & c+")].map(|(k, v)| (k.to_owned(), v.to_owned()))
+        );
         assert_eq!(filter.states, [Status::Running, Status::Paused]);
         assert!(filter.is_ascending && filter.limit == 3);
         assert_eq!(filter.after, Some((17, "0123456789ab".to_owned())));

@@ -56,6 +56,8 @@ fn lists_are_filtered_ordered_and_paged() {
     let newest_first: Vec<String> = all.iter().rev().map(|guest| guest.id.clone()).collect();
     assert_eq!(ids("/v2/sandboxes?metadata=all%3Dx%2526y"), (newest_first.clone(), None));
     assert_eq!(ids("/v2/sandboxes?metadata=number%3D1%26all%3Dx%2526y").0, [all[1].id.clone()]);
+    // The SDKs encode each value once more.
+    assert_eq!(ids("/v2/sandboxes?metadata=all%3Dx%252526y").0.len(), 3);
     assert!(ids("/v2/sandboxes?metadata=number%3D7").0.is_empty());
     let (first, next) = ids("/v2/sandboxes?limit=2");
     assert_eq!(first, newest_first[..2]);
