@@ -39,6 +39,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, Method};
 use penfold_server::{AppState, Dialect, TokenPlace};
 
+use self::address::{Address, GUEST_PORT};
 use self::api::Api;
 use self::error::refuse;
 
@@ -70,8 +71,11 @@ pub const GUEST: Dialect = Dialect {
     is_served: true,
 };
 
+/// Tells whether a request is for a sandbox. Old SDKs also name the sandbox when they ask the control plane to connect to it, with the
+/// port of the data plane, which has no such paths.
 fn names_sandbox(parts: &Parts) -> bool {
-    address::Address::of(&parts.headers).is_some() || signed::is_signed(parts)
+    let is_for_control = |address: &Address| address.port == GUEST_PORT && control::owns(parts.uri.path());
+    Address::of(&parts.headers).is_some_and(|address| !is_for_control(&address)) || signed::is_signed(parts)
 }
 
 fn guest_routes(app: AppState) -> Router {

@@ -110,6 +110,14 @@ fn connect_lengthens_a_time_limit_and_never_shortens_it() {
         204
     );
     assert!(end().as_str() > before.as_str());
+    // Old SDKs say to which sandbox they connect in a header, too.
+    let named = super::Told::read(&mut api.send(
+        "POST",
+        &format!("/sandboxes/{}/connect", guest.id),
+        &guest.headers(),
+        b"{}",
+    ));
+    assert_eq!(named.status, 200);
     let unknown = api.ask("POST", "/sandboxes/000000000000/connect", &json!({ "timeout": 10 }));
     assert_eq!(unknown.status, 404);
 }
