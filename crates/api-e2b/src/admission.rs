@@ -1,19 +1,19 @@
 //! The way into the data plane: which sandbox a request is for, and whether its client may reach it.
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use penfold_server::{Peer, refuse_web_pages};
 
 use crate::access::HEADER;
 use crate::address::{Address, GUEST_PORT};
 use crate::api::ApiState;
 use crate::error::{ApiError, refuse};
-use crate::guest::{find, resume};
+use crate::guest::{Guest, find, is_ending, resume};
 use crate::{ports, signed};
 
 /// The path that needs no access token: it says nothing but that the sandbox runs.
@@ -22,11 +22,21 @@ const HEALTH: &str = "/health";
 /// The routes of the data plane: these ones, and those of commands and files.
 pub(crate) fn routes(api: ApiState, others: Router<ApiState>) -> Router {
     Router::new()
-        .route(HEALTH, get(async || StatusCode::NO_CONTENT))
+        .route(HEALTH, get(health))
         .merge(others)
         .fallback(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"))
         .layer(middleware::from_fn_with_state(ApiState::clone(&api), admit))
         .with_state(api)
+}
+
+/// `GET /health`: whether the sandbox runs. The streams of its commands break off while it is being ended; their clients ask here then.
+async fn health(
+    State(api): State<ApiState>,
+    Extension(guest): Extension<Guest>,
+) -> Result<Response, ApiError> {
+    let id = guest.files.name().to_owned();
+    let is_ending = api.call(move |_| Ok::<_, ApiError>(is_ending(&guest.files))).await?;
+    Ok(if is_ending { gone(&id) } else { StatusCode::NO_CONTENT.into_response() })
 }
 
 /// Finds the sandbox of a request, checks the access token, and passes the request on to the data plane or to a port.
@@ -44,7 +54,7 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     });
     let guest = match found.await {
         Ok(Some(guest)) => guest,
-        Ok(None) => return gone(&address),
+        Ok(None) => return gone(&address.id),
         Err(error) => return error.into_response(),
     };
     // A web page knows no id; without a token, its visitor's server is not to be found out.
@@ -81,9 +91,9 @@ async fn address_of(api: &ApiState, parts: &Parts) -> Result<Address, ApiError> 
 }
 
 /// What the proxy of the reference says of a sandbox that does not run.
-fn gone(address: &Address) -> Response {
+fn gone(id: &str) -> Response {
     let body = serde_json::json!({
-        "sandboxId": address.id, "message": "The sandbox was not found", "code": StatusCode::BAD_GATEWAY.as_u16(),
+        "sandboxId": id, "message": "The sandbox was not found", "code": StatusCode::BAD_GATEWAY.as_u16(),
     });
     (StatusCode::BAD_GATEWAY, axum::Json(body)).into_response()
 }

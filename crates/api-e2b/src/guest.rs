@@ -1,8 +1,10 @@
 //! A sandbox as the data plane reaches it.
 
 use axum::http::HeaderMap;
+use penfold_process::{ProcFs, Process};
 use penfold_server::records::{find_sandbox, open_record};
 use penfold_state::evidence::fingerprints::is_frozen;
+use penfold_state::state::{State, Status};
 use penfold_state::{Files, Id};
 
 use crate::access;
@@ -69,6 +71,21 @@ pub(crate) fn find(api: &Api, id: &str, token: Option<&str>) -> Result<Option<Gu
         .as_deref()
         .is_none_or(|expected| token.is_some_and(|token| access::is_same(token, expected)));
     Ok(Some(Guest { files, user: User::of(&intent.labels), token: expected, is_admitted }))
+}
+
+/// Tells whether the sandbox is being ended, or has ended.
+pub(crate) fn is_ending(files: &Files) -> bool {
+    let is_known = || files.asked().is_some() || files.has_ended() || files.intent().is_err();
+    is_known() || files.exited().is_ok_and(|exited| exited.is_some()) || !has_leader(files)
+}
+
+/// Tells whether the first process of the sandbox lives.
+fn has_leader(files: &Files) -> bool {
+    let Ok(Some(State { leader: Some(leader), status: Status::Running, .. })) = files.state() else {
+        return false;
+    };
+    let found = ProcFs::open().and_then(|mut proc| Process::open_exact(&mut proc, leader));
+    found.is_ok_and(|found| found.is_some_and(|process| process.has_exited().is_ok_and(|exited| !exited)))
 }
 
 /// The name of the Unix user that a request asks for, from `Authorization: Basic`.

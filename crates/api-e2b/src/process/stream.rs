@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use axum::response::Response;
 use penfold_control::execs::{self, ExecStatus, ExecView};
-use penfold_process::{ProcFs, Process};
 use penfold_server::log_stream::{self, Piece, StreamEnd};
 use penfold_server::sent_body::{self, Sink};
 use penfold_server::survivors::survivors_sentence;
 use penfold_state::log::{LogEntry, LogReader, Stream};
-use penfold_state::state::{CommandExit, State, Status};
+use penfold_state::state::CommandExit;
 use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Files, error_chain};
 use penfold_teardown::Cause;
@@ -19,6 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::messages::{Bytes, End, Event, EventMessage, Output};
 use crate::api::ApiState;
 use crate::connect::{Code, RpcError, frame, last_frame, stream};
+use crate::guest::is_ending;
 
 /// The milliseconds after which the end of a sandbox that has killed its commands is known.
 const CLEAR_MS: u64 = 250;
@@ -181,21 +181,6 @@ impl Ending {
             _ => None,
         }
     }
-}
-
-/// Tells whether the sandbox is being ended, or has ended.
-fn is_ending(files: &Files) -> bool {
-    let is_known = || files.asked().is_some() || files.has_ended() || files.intent().is_err();
-    is_known() || files.exited().is_ok_and(|exited| exited.is_some()) || !has_leader(files)
-}
-
-/// Tells whether the first process of the sandbox lives.
-fn has_leader(files: &Files) -> bool {
-    let Ok(Some(State { leader: Some(leader), status: Status::Running, .. })) = files.state() else {
-        return false;
-    };
-    let found = ProcFs::open().and_then(|mut proc| Process::open_exact(&mut proc, leader));
-    found.is_ok_and(|found| found.is_some_and(|process| process.has_exited().is_ok_and(|exited| !exited)))
 }
 
 /// Tells whether a command ended so long ago that the end of its sandbox would be known, if that had ended it.

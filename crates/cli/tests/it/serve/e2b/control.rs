@@ -1,9 +1,10 @@
 //! The control plane.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{Api, running};
-use crate::support::wait_until;
+use crate::support::{Sandbox, wait_until};
 
 /// spec: 36.1
 #[test]
@@ -287,4 +288,21 @@ fn usage_and_log_of_a_sandbox_are_told() {
         let logs = api.ask("GET", &format!("{path}/{}/logs", guest.id), &Value::Null);
         assert!(logs.status == 200 && logs.json()["logs"].is_array(), "{path}");
     }
+}
+
+/// A stream of a command breaks off before the end of its sandbox is known, and its client asks at once whether the sandbox runs.
+///
+/// spec: 36.6
+#[test]
+fn a_sandbox_without_its_first_process_does_not_run() {
+    let api = Api::start();
+    let guest = api.create(&json!({}));
+    let health = || super::read_head(&mut api.send("GET", "/health", &guest.headers(), b"")).0;
+    assert_eq!(health(), 204);
+    let sandbox = Sandbox::printed(&api.env, &format!("{}\n", guest.id));
+    sandbox.stop_supervisors();
+    sandbox.leader().unwrap().signal(Signal::KILL);
+    wait_until("it does not run", || health() == 502);
+    sandbox.continue_supervisors();
+    wait_until("its end is known", || api.env.listed(&["-a"]).is_empty());
 }
