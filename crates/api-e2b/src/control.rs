@@ -12,7 +12,7 @@ mod model;
 mod time;
 
 use axum::Router;
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::routing::{any, delete, get, post};
 use penfold_control::{ResolveError, SandboxRef, SandboxView};
 use penfold_server::EngineError;
@@ -37,6 +37,11 @@ pub(crate) fn owns(path: &str) -> bool {
 
 /// The routes.
 pub(crate) fn routes(api: ApiState) -> Router {
+    let of_sandbox = |what: &'static str| {
+        any(async move |State(api): State<ApiState>, Path(id): SandboxPath| {
+            find(&api, &id).await.err().unwrap_or_else(|| ApiError::unsupported(what))
+        })
+    };
     let unsupported = |what: &'static str| any(async move || ApiError::unsupported(what));
     let templates =
         "templates are files of the server (`penfold serve --templates DIR`), and are not built over the API";
@@ -54,15 +59,16 @@ pub(crate) fn routes(api: ApiState) -> Router {
         .route("/sandboxes/{id}/metrics", get(look::metrics))
         .route("/sandboxes/{id}/logs", get(look::logs))
         .route("/v2/sandboxes/{id}/logs", get(look::log_entries))
-        .route("/sandboxes/{id}/fork", unsupported("a sandbox cannot be copied"))
+        .route("/sandboxes/{id}/fork", of_sandbox("a sandbox cannot be copied"))
         .route(
             "/sandboxes/{id}/snapshots",
-            unsupported("the memory of a sandbox cannot be saved; `pause` keeps it"),
+            of_sandbox("the memory of a sandbox cannot be saved; `pause` keeps it"),
         )
         .route(
             "/sandboxes/{id}/network",
-            unsupported("the network of a sandbox is that of its template, and stays as it is"),
-        );
+            of_sandbox("the network of a sandbox is that of its template, and stays as it is"),
+        )
+        .route("/templates/aliases/{name}", get(list::template));
     for (first, why) in [
         ("templates", templates),
         ("v2/templates", templates),

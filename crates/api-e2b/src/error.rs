@@ -33,6 +33,13 @@ impl ApiError {
         )
     }
 
+    /// There is no such template.
+    pub(crate) fn no_template(name: &str, known: &[String]) -> ApiError {
+        let known = known.join(", ");
+        let message = format!("template '{name}' not found; the templates of this server are: {known}");
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+
     /// What was asked for is not possible here.
     pub(crate) fn unsupported(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, message)

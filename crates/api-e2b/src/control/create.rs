@@ -135,14 +135,8 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
     if pauses && wanted.auto_pause_memory == Some(false) {
         return Err(ApiError::unsupported(NO_COLD_START));
     }
-    let mut spec = templates::spec_of(&api.app, &wanted.template).map_err(|known| {
-        let message = format!(
-            "template '{}' not found; the templates of this server are: {}",
-            wanted.template,
-            known.join(", ")
-        );
-        ApiError::new(StatusCode::NOT_FOUND, message)
-    })?;
+    let mut spec = templates::spec_of(&api.app, &wanted.template)
+        .map_err(|known| ApiError::no_template(&wanted.template, &known))?;
     for (key, value) in wanted.metadata.unwrap_or_default() {
         if RESERVED.iter().any(|reserved| key.starts_with(reserved)) {
             return Err(ApiError::bad(format!(

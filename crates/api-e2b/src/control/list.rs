@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use penfold_state::Id;
 use penfold_state::state::Status;
 use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
 
 use super::Found;
 use super::model::{Described, started, time};
 use crate::api::{Api, ApiState};
 use crate::error::ApiError;
-use crate::templates::TEMPLATE;
+use crate::templates::{self, TEMPLATE};
 
 /// The most sandboxes of a page, and how many it has unless asked otherwise.
 const PAGE: usize = 100;
@@ -63,6 +64,17 @@ fn describe(api: &Api, found: &[Found]) -> Result<Vec<Described>, ApiError> {
 /// The place of a sandbox in a list.
 fn place((_, seen): &Found) -> (u64, String) {
     (started(seen), seen.id.clone())
+}
+
+/// `GET /templates/aliases/{name}`: whether there is a template of this name.
+pub(super) async fn template(
+    State(api): State<ApiState>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    match templates::spec_of(&api.app, &name) {
+        Ok(_) => Ok(Json(json!({ "templateID": name, "public": false }))),
+        Err(known) => Err(ApiError::no_template(&name, &known)),
+    }
 }
 
 /// Which sandboxes a client wants, and in which order.

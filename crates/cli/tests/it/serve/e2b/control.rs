@@ -216,6 +216,9 @@ fn what_is_not_there_is_refused_with_a_sentence() {
     for path in ["/templates", "/v3/templates", "/volumes", "/secrets", "/snapshots", "/teams/x/metrics"] {
         assert_eq!(api.ask("GET", path, &Value::Null).status, 501, "{path}");
     }
+    assert_eq!(api.ask("GET", "/templates/aliases/base", &Value::Null).json()["templateID"], "base");
+    assert_eq!(api.ask("GET", "/templates/aliases/none", &Value::Null).status, 404);
+    assert_eq!(api.ask("POST", "/sandboxes/000000000000/fork", &json!({})).status, 404);
     for act in ["fork", "snapshots"] {
         assert_eq!(
             api.ask("POST", &format!("/sandboxes/{}/{act}", guest.id), &json!({})).status,
