@@ -25,7 +25,7 @@ fn a_sandbox_is_created_found_and_ended() {
     let [listed] = &api.env.listed(&[])[..] else { panic!("not one sandbox") };
     assert_eq!(listed["labels"]["job"], "a b", "{listed}");
     assert_eq!(api.out(&guest, "sleep 1009 & echo $FOO; whoami; pwd"), "bar\nuser\n/home/user\n");
-    assert_eq!(running("sleep 1009"), 1);
+    wait_until("it lives", || running("sleep 1009") == 1);
     api.delete(&guest);
     assert_eq!(running("sleep 1009"), 0);
     assert!(api.env.listed(&["-a"]).is_empty());

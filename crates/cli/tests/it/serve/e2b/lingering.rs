@@ -13,7 +13,7 @@ fn what_a_command_leaves_goes_on_until_its_sandbox_ends() {
     // It holds the pipes of its command.
     let (said, end) = api.start_command(&guest, "sleep 1017 & echo left").finish();
     assert_eq!((said.stdout.as_str(), &end["exitCode"]), ("left\n", &json!(0)));
-    assert_eq!(running("sleep 1017"), 1);
+    wait_until("it lives", || running("sleep 1017") == 1);
     // The command itself has ended.
     assert_eq!(api.ok(&guest, "/process.Process/List", &json!({})), json!({ "processes": [] }));
     assert_eq!(api.out(&guest, "echo more"), "more\n");
@@ -32,7 +32,7 @@ fn a_kill_ends_what_a_command_has_left() {
         api.start_with(&guest, "", &json!({ "tag": "left" }), "setsid sleep 1018 & (sleep 1018 &); echo up");
     let pid = command.pid();
     assert_eq!(command.finish().1["exitCode"], 0);
-    assert_eq!(running("sleep 1018"), 2);
+    wait_until("both live", || running("sleep 1018") == 2);
     let send = |signal: &str| {
         let message = json!({ "process": { "pid": pid }, "signal": signal });
         api.call(&guest, "/process.Process/SendSignal", &message).0
@@ -96,4 +96,38 @@ fn nothing_wakes_up_while_something_left_lives() {
     });
     assert_eq!(api.out(&guest, "echo other"), "other\n");
     assert_eq!(switches(), before);
+}
+
+/// Daemons in sessions of their own, a double fork, and three levels of shells: six processes `sleep N`, of which the command waits for
+/// one.
+fn tree(sleep: &str) -> String {
+    let daemons = format!("{sleep} & setsid {sleep} & nohup {sleep} >/dev/null 2>&1 &");
+    format!("{daemons} (setsid sh -c '{sleep} & {sleep}; true' &); sh -c 'sh -c \"{sleep}; true\"; true'")
+}
+
+/// <https://github.com/e2b-dev/E2B/issues/1034>
+///
+/// spec: 13.9.3, 36.5
+#[test]
+fn e2b_1034_a_kill_of_a_command_leaves_none_of_its_six_processes() {
+    let api = Api::start();
+    let guest = api.create(&json!({}));
+    let kill = |pid: u64| {
+        let message = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" });
+        api.call(&guest, "/process.Process/SendSignal", &message).0
+    };
+    let mut command = api.start_command(&guest, &tree("sleep 1034"));
+    let pid = command.pid();
+    wait_until("all live", || running("sleep 1034") == 6);
+    assert_eq!(kill(pid), 200);
+    assert_eq!(running("sleep 1034"), 0);
+    // The control: a signal to the first process alone is what the reference sends.
+    let mut command = api.start_command(&guest, &tree("sleep 1035"));
+    let pid = command.pid();
+    wait_until("all live", || running("sleep 1035") == 6);
+    api.out(&guest, &format!("kill -9 {pid}"));
+    assert_eq!(command.finish().1["status"], "signal: killed");
+    assert_eq!(running("sleep 1035"), 6);
+    assert_eq!(kill(pid), 200);
+    assert_eq!(running("sleep 1035"), 0);
 }
