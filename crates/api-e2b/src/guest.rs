@@ -60,6 +60,10 @@ fn record(api: &Api, id: &str) -> Result<Option<Files>, ApiError> {
 pub(crate) fn find(api: &Api, id: &str, token: Option<&str>) -> Result<Option<Guest>, ApiError> {
     let Some(files) = record(api, id)? else { return Ok(None) };
     let Ok(intent) = files.intent() else { return Ok(None) };
+    // Without a token of its tenant, nothing of it is reached.
+    if !api.app.has_tenant(intent.tenant()) {
+        return Ok(None);
+    }
     if !intent.labels.contains_key(TEMPLATE) || intent.leaf.as_deref().is_some_and(is_frozen) {
         return Ok(None);
     }

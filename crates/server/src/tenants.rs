@@ -92,6 +92,7 @@ impl Tenants {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut known.tokens, Arc::new(tokens));
         let now = Arc::clone(&known.tokens);
+        self.0.whole.app.set_tokens(Arc::clone(&now));
         let changed =
             |_: &Option<String>, (tenant, _): &mut (Arc<Tenant>, Served)| before.of(tenant) != now.of(tenant);
         for (_, (_, served)) in known.served.extract_if(changed) {

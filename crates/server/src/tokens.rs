@@ -167,6 +167,14 @@ impl Tokens {
         Ok(Tokens(lines))
     }
 
+    /// Tells whether a tenant of this name has a token, also as the only tenant, or nobody needs one.
+    pub(crate) fn has_tenant(&self, name: &str) -> bool {
+        let is_it = |tenant: &Tenant| {
+            tenant.name.as_deref().is_none_or(|own| own == name) || tenant.unnamed.as_deref() == Some(name)
+        };
+        self.is_empty() || self.0.iter().any(|token| is_it(&token.tenant))
+    }
+
     /// Tells whether there is no token.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Api, Told, read_head, running};
 use crate::serve::Server;
-use crate::support::TestEnv;
+use crate::support::{TestEnv, wait_until};
 
 const ALICE: &str = "e2b_00000000000000000000000000000000000000aa";
 const BOB: &str = "e2b_00000000000000000000000000000000000000bb";
@@ -118,4 +118,19 @@ fn web_pages_reach_nothing_without_a_token() {
     assert_eq!(list(""), 200);
     assert_eq!(list("origin: https://example.org\r\n"), 403);
     assert_eq!(list("host: rebound.example.org\r\n"), 403);
+}
+
+/// spec: 36.7
+#[test]
+fn the_access_token_of_a_tenant_that_is_removed_is_good_for_nothing() {
+    let api = tenants();
+    let made = ask(&api, BOB, "POST", "/v2/sandboxes", &json!({ "templateID": "base" })).json();
+    let (id, token) = (made["sandboxID"].as_str().unwrap(), made["envdAccessToken"].as_str().unwrap());
+    let headers =
+        format!("content-type: application/json\r\ne2b-sandbox-id: {id}\r\nx-access-token: {token}\r\n");
+    let list = || Told::read(&mut api.send("POST", "/process.Process/List", &headers, b"{}")).status;
+    assert_eq!(list(), 200);
+    std::fs::write(api.env.path("work/tokens"), format!("alice {ALICE}\ncarol {BOB}0\n")).unwrap();
+    api.server.running.signal(rustix::process::Signal::HUP);
+    wait_until("the token is refused", || list() == 502);
 }
