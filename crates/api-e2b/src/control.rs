@@ -13,6 +13,7 @@ mod time;
 
 use axum::Router;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::routing::{any, delete, get, post};
 use penfold_control::{ResolveError, SandboxRef, SandboxView};
 use penfold_server::EngineError;
@@ -84,8 +85,16 @@ pub(crate) fn routes(api: ApiState) -> Router {
             .route(&format!("/{first}"), unsupported(why))
             .route(&format!("/{first}/{{*rest}}"), unsupported(why));
     }
-    let unmatched = async || ApiError::new(axum::http::StatusCode::NOT_FOUND, "there is no such path");
-    routes.fallback(unmatched).with_state(api)
+    // Not as a fallback, of which all dialects have one at most.
+    let unmatched = any(async || ApiError::new(StatusCode::NOT_FOUND, "there is no such path"));
+    for path in ["/sandboxes/{id}/{*rest}", "/v2/sandboxes/{id}", "/v2/sandboxes/{id}/{*rest}"] {
+        routes = routes.route(path, unmatched.clone());
+    }
+    routes
+        .method_not_allowed_fallback(async || {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method")
+        })
+        .with_state(api)
 }
 
 /// A sandbox of this API, as it was observed.

@@ -283,7 +283,9 @@ fn a_repeated_create_with_its_key_gets_the_same_sandbox() {
 fn usage_and_log_of_a_sandbox_are_told() {
     let api = Api::start();
     let guest = api.create(&json!({}));
-    let usage = api.ask("GET", &format!("/sandboxes/{}/metrics", guest.id), &Value::Null).json();
+    let read = || api.ask("GET", &format!("/sandboxes/{}/metrics", guest.id), &Value::Null).json();
+    wait_until("it uses memory", || read()[0]["memUsed"].as_u64() > Some(0));
+    let usage = read();
     assert!(usage[0]["memUsed"].as_u64() > Some(0) && usage[0]["cpuCount"].as_u64() > Some(0), "{usage}");
     let all = api.ask("GET", &format!("/sandboxes/metrics?sandbox_ids={}", guest.id), &Value::Null).json();
     assert!(all["sandboxes"][&guest.id]["memTotal"].as_u64() > Some(0), "{all}");
@@ -308,4 +310,22 @@ fn a_sandbox_without_its_first_process_does_not_run() {
     wait_until("it does not run", || health() == 502);
     sandbox.continue_supervisors();
     wait_until("its end is known", || api.env.listed(&["-a"]).is_empty());
+}
+
+/// spec: 36.1
+#[test]
+fn all_apis_are_served_beside_each_other() {
+    let env = crate::support::TestEnv::new();
+    let server = crate::serve::Server::start(&env, &["--api", "native,cloudflare,e2b"]);
+    let api = Api { env, server };
+    let guest = api.create(&json!({}));
+    assert_eq!(api.out(&guest, "echo up"), "up\n");
+    let status = |path: &str| api.ask("GET", path, &Value::Null).status;
+    assert_eq!((status("/v1/sandboxes"), status("/api/ping"), status("/v2/sandboxes")), (200, 200, 200));
+    assert_eq!(
+        (status("/healthz"), status("/sandboxes/x/y/z"), status("/v2/sandboxes/x/y")),
+        (200, 404, 404)
+    );
+    assert_eq!(api.ask("PUT", "/v2/sandboxes", &json!({})).status, 405);
+    api.delete(&guest);
 }
