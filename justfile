@@ -112,6 +112,10 @@ openapi-test *ARGS:
 openapi-clients *ARGS:
     scripts/openapi-clients {{ARGS}}
 
+# Drives the E2B API with the published clients.
+e2b-test *ARGS:
+    scripts/e2b-test {{ARGS}}
+
 # Runs upstream's tests of the Cloudflare API, from a clone of its repository.
 cloudflare-test DIR *ARGS:
     scripts/cloudflare-test {{DIR}} {{ARGS}}

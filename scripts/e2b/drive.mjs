@@ -16,6 +16,9 @@ const RUN = { run: `${process.pid}-${randomInt(1e9)}` };
 const PATIENCE = 20_000;
 const checks = [];
 
+/** Tells why a check cannot be made. */
+class Skip extends Error {}
+
 function check(name, act) {
     checks.push([name, act]);
 }
@@ -273,7 +276,13 @@ check('pause, and connect', async (sandbox) => {
     const [number] = tree();
     const command = await start(sandbox, `sleep ${number}`, { timeoutMs: 0 });
     await until('it lives', () => living(number) === 1);
-    assert.equal(await sandbox.pause(), true);
+    try {
+        assert.equal(await sandbox.pause(), true);
+    } catch (error) {
+        if (!error.message.includes('no cgroup of its own') || process.geteuid() === 0) throw error;
+        assert.equal(await command.handle.kill(), true);
+        throw new Skip('this user has no cgroups');
+    }
     assert.deepEqual((await listed({ metadata: RUN, state: ['paused'] }))[0], [sandbox.sandboxId]);
     assert.deepEqual([await sandbox.isRunning(), living(number)], [false, 1]);
     const again = await Sandbox.connect(sandbox.sandboxId);
@@ -316,6 +325,10 @@ for (const [name, act] of checks) {
         numbers.passed++;
         console.log(`ok: ${name}`);
     } catch (error) {
+        if (error instanceof Skip) {
+            console.log(`left out: ${name}: ${error.message}`);
+            continue;
+        }
         numbers.failed++;
         console.log(`failed: ${name}\n${error.stack}`);
     }

@@ -382,7 +382,13 @@ async def pause(sandbox):
     command = await Command.run(sandbox, f"sleep {number}", timeout=0)
     await until("it lives", lambda: living(number) == 1)
     stop = sandbox.pause if hasattr(sandbox, "pause") else sandbox.beta_pause
-    await settle(stop())
+    try:
+        await settle(stop())
+    except e2b.SandboxException as error:
+        if "no cgroup of its own" not in str(error) or os.geteuid() == 0:
+            raise
+        assert await settle(command.handle.kill()) is True
+        raise Skip("this user has no cgroups") from error
     assert (await listed(metadata=RUN, state=[e2b.SandboxState.PAUSED]))[0] == [sandbox.sandbox_id]
     assert not await settle(sandbox.is_running()) and living(number) == 1
     await settle(Sandbox.connect(sandbox.sandbox_id))
