@@ -48,9 +48,9 @@ pub(super) async fn start(
         let is_terminal = wanted.pty.is_some();
         let exec = describe(api, wanted, timeout)?;
         make_room(&files);
-        penfold_sys::crash_point!("serve-process-wanted");
+        penfold_sys::crash_point!("serve-guest-command-wanted");
         let started = execs::start_exec(&files, exec);
-        penfold_sys::crash_point!("serve-process-started");
+        penfold_sys::crash_point!("serve-guest-command-started");
         begin(&files, started, is_terminal)
     });
     let beginning = begun.await.map_err(StreamError)?;

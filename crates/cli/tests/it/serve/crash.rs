@@ -2,6 +2,7 @@
 //! its end is complete; the next server tells so, and everything that it lists can be ended, with nothing left.
 
 mod cases;
+mod e2b;
 mod rpc_terminal;
 
 use std::collections::BTreeSet;
@@ -23,7 +24,7 @@ use crate::support::{Process, wait_until};
 pub const TESTS: Generated =
     Generated { list: generated, find: |name| generated().into_iter().find(|trial| trial.name() == name) };
 
-const APIS: [&str; 2] = ["--api", "native,cloudflare"];
+const APIS: [&str; 2] = ["--api", "native,cloudflare,e2b"];
 
 /// A request that comes by a crash point, and a look at what the next server says.
 struct Case {

@@ -4,7 +4,7 @@ mod client;
 mod cloudflare;
 pub mod crash;
 mod drain;
-mod e2b;
+pub mod e2b;
 mod faults;
 pub mod hostile;
 mod init;

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Case, Scene, over_socket, rpc_terminal};
+use super::{Case, Scene, e2b, over_socket, rpc_terminal};
 use crate::serve::cloudflare::{alive, output, pid_in};
 use crate::serve::native::{self, Events};
 use crate::serve::websocket::{Frame, WebSocket};
@@ -58,6 +58,11 @@ pub(super) const CASES: &[Case] = &[
     case("serve-upload-begun", "", a_file_is_as_before),
     case("serve-upload-whole", "", a_file_is_as_before),
     case("serve-upload-named", "", a_draft_is_removed),
+    case("serve-guest-command-wanted", "", e2b::a_command_was_not_started),
+    case("serve-guest-command-started", "", e2b::a_command_was_started),
+    case("serve-paused", "", e2b::a_sandbox_was_paused),
+    case("serve-resuming", "", e2b::a_sandbox_is_still_paused),
+    case("serve-ended", "e2b", e2b::a_sandbox_was_deleted),
     case("serve-draining", "", a_drain_ends_nothing),
 ];
 
