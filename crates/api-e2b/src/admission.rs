@@ -1,5 +1,7 @@
 //! The way into the data plane: which sandbox a request is for, and whether its client may reach it.
 
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
@@ -7,13 +9,14 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use penfold_server::{Peer, refuse_web_pages};
+use penfold_server::{Peer, Tokens, refuse_web_pages};
 
 use crate::access::HEADER;
 use crate::address::{Address, GUEST_PORT};
 use crate::api::ApiState;
 use crate::error::{ApiError, refuse};
-use crate::guest::{Guest, find, is_ending, resume};
+use crate::guest::{Guest, Place};
+use crate::sandbox::{Credentials, find, is_ending, resume};
 use crate::{ports, signed};
 
 /// The path that needs no access token: it says nothing but that the sandbox runs.
@@ -34,8 +37,9 @@ async fn health(
     State(api): State<ApiState>,
     Extension(guest): Extension<Guest>,
 ) -> Result<Response, ApiError> {
-    let id = guest.files.name().to_owned();
-    let is_ending = api.call(move |_| Ok::<_, ApiError>(is_ending(&guest.files))).await?;
+    let Place::Sandbox(files) = guest.place else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let id = files.name().to_owned();
+    let is_ending = api.call(move |_| Ok::<_, ApiError>(is_ending(&files))).await?;
     Ok(if is_ending { gone(&id) } else { StatusCode::NO_CONTENT.into_response() })
 }
 
@@ -46,11 +50,14 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
         Ok(address) => address,
         Err(error) => return error.into_response(),
     };
-    let token = parts.headers.get(HEADER).and_then(|token| token.to_str().ok()).map(str::to_owned);
+    let credentials = Credentials {
+        token: parts.headers.get(HEADER).and_then(|token| token.to_str().ok()).map(str::to_owned),
+        tokens: parts.extensions.get::<Arc<Tokens>>().cloned().unwrap_or_default(),
+    };
     let id = address.id.clone();
     let found = api.call(move |api| {
         resume(api, &id)?;
-        find(api, &id, token.as_deref())
+        find(api, &id, &credentials)
     });
     let guest = match found.await {
         Ok(Some(guest)) => guest,

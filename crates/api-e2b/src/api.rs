@@ -1,8 +1,9 @@
 //! What every handler of this API can reach.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use penfold_server::{AppState, EngineError};
+use penfold_state::Files;
 use penfold_state::secret::{SECRET, read_or_make_secret};
 
 use crate::watched::Watchers;
@@ -16,6 +17,23 @@ pub(crate) type Secret = [u8; SECRET];
 /// What every handler of this API can reach; a clone is another handle.
 pub(crate) type ApiState = Arc<Api>;
 
+/// A value that one thread uses at one time.
+#[derive(Debug, Default)]
+pub(crate) struct Shared<T>(Mutex<T>);
+
+impl<T> Shared<T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time that all processors have worked, and the time that has passed for all of them, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Processors {
+    pub(crate) busy: u64,
+    pub(crate) all: u64,
+}
+
 /// The parts of this API. All of them can be made again from the disk.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -23,11 +41,24 @@ pub(crate) struct Api {
     secret: OnceLock<Secret>,
     /// The watched directories of sandboxes; the only part that a restart loses.
     pub(crate) watchers: Watchers,
+    /// The record of the sandbox with the commands of this machine, once it was found.
+    pub(crate) commands: Shared<Option<Files>>,
+    /// Held while `POST /init` reads and keeps settings.
+    pub(crate) setting: Shared<()>,
+    /// The last look at the processors, for the next one.
+    pub(crate) processors: Shared<Option<Processors>>,
 }
 
 impl Api {
     pub(crate) fn new(app: AppState) -> ApiState {
-        Arc::new(Api { app, secret: OnceLock::new(), watchers: Watchers::default() })
+        Arc::new(Api {
+            app,
+            secret: OnceLock::new(),
+            watchers: Watchers::default(),
+            commands: Shared::default(),
+            setting: Shared::default(),
+            processors: Shared::default(),
+        })
     }
 
     /// Returns the secret from which access tokens are made.

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::access::{BadSignature, FileRight};
 use crate::api::ApiState;
 use crate::error::ApiError;
-use crate::guest::{self, Guest};
+use crate::guest::Guest;
 use crate::signed::{FILES, FileQuery, refused};
 
 /// The routes.
@@ -51,11 +51,11 @@ pub(crate) async fn parts_of_form(
     Some(found)
 }
 
-/// Checks that a client may do this, and the name of the user.
+/// Checks that a client may do this, and takes the user that it names.
 ///
 /// # Errors
-/// When it has neither the access token nor a valid signature, or the user is another one.
-fn check(query: &FileQuery, guest: &Guest, right: FileRight) -> Result<(), ApiError> {
+/// When it has neither the access token nor a valid signature, or it cannot be that user.
+async fn admit(api: &ApiState, query: &FileQuery, guest: Guest, right: FileRight) -> Result<Guest, ApiError> {
     if !guest.is_admitted
         && let Some(token) = &guest.token
     {
@@ -65,7 +65,7 @@ fn check(query: &FileQuery, guest: &Guest, right: FileRight) -> Result<(), ApiEr
         })?;
     }
     let name = query.username.as_deref().unwrap_or_default();
-    guest::check_user_name(guest, name).map_err(|message| refused(&message))
+    guest.of_user(&api.app.engine, name).await.map_err(|message| refused(&message))
 }
 
 /// The error of a request whose file cannot be read or written.

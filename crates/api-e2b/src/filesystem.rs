@@ -1,4 +1,4 @@
-//! `filesystem.Filesystem`: the files that the commands of a sandbox see.
+//! `filesystem.Filesystem`: the files that commands see.
 //!
 //! - `stream` — the call whose answer is a stream of events. `watchers` — the calls that ask for events.
 
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::api::ApiState;
 use crate::connect::{Code, Empty, Message, RpcError};
-use crate::guest::{self, Guest};
+use crate::guest::Guest;
 use crate::inside::{EntryInfo, Inside, Occupied};
 
 /// The routes.
@@ -101,10 +101,10 @@ async fn move_to(
     headers: HeaderMap,
     Message(request): Message<MoveMessage>,
 ) -> Answer {
-    check_user(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let own = guest.clone();
     let moved = api.call(move |_| {
-        let inside = Inside::of(&own.files, &own.user)?;
+        let inside = Inside::of(&own)?;
         let (from, to) = (inside.path(&request.source)?, inside.path(&request.destination)?);
         match inside.move_to(&from, &to) {
             Ok(()) => Ok((Some(inside.entry(&to)?), from, to)),
@@ -125,7 +125,7 @@ async fn move_across(api: &ApiState, guest: Guest, from: String, to: String) -> 
     let place = api.app.engine.follower();
     let place = place.ok_or_else(|| RpcError::from(EngineError::Busy))?;
     let moved = api.app.engine.wait(place, move |_| {
-        let inside = Inside::of(&guest.files, &guest.user)?;
+        let inside = Inside::of(&guest)?;
         inside.workspace.move_across(&from, &to)?;
         inside.entry(&to)
     });
@@ -166,10 +166,6 @@ async fn act<T: Send + 'static>(
     headers: &HeaderMap,
     work: impl FnOnce(&Inside) -> Result<T, RpcError> + Send + 'static,
 ) -> Result<T, RpcError> {
-    check_user(&guest, headers)?;
-    api.call(move |_| work(&Inside::of(&guest.files, &guest.user)?)).await
-}
-
-fn check_user(guest: &Guest, headers: &HeaderMap) -> Result<(), RpcError> {
-    guest::check_user(guest, headers).map_err(|message| RpcError::new(Code::Unauthenticated, message))
+    let guest = guest.of_headers(&api.app.engine, headers).await?;
+    api.call(move |_| work(&Inside::of(&guest)?)).await
 }

@@ -1,4 +1,4 @@
-//! The files that the commands of a sandbox see.
+//! The files that the commands of a sandbox see, or those of this machine as a user sees them.
 //!
 //! - [`Inside`] — looks at, lists, makes, moves and removes them.
 //! - [`EntryInfo`] — a file as clients see it.
@@ -10,12 +10,16 @@ mod names;
 mod paths;
 mod permissions;
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use penfold_server::files::{Entry, FileError, IdMap, Jail, Root, Workspace};
-use penfold_state::Files;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::PidfdFlags;
 
-use crate::templates::User;
+use crate::guest::{Guest, Place};
+use crate::user::User;
 
 pub(crate) use self::entry::EntryInfo;
 pub(crate) use self::paths::{name_of, normal_path, parent_of};
@@ -25,18 +29,37 @@ const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 /// The most entries of a list.
 const MOST_ENTRIES: usize = 50_000;
 
-/// The files of a sandbox, from any thread.
+/// The files of a sandbox or of this machine, from any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) root: Root,
     users: IdMap,
     groups: IdMap,
-    pub(crate) user: User,
+    user: User,
 }
 
 impl Seen {
-    pub(crate) fn new(jail: &Jail, user: User) -> Seen {
-        Seen { root: jail.root.clone(), users: jail.users.clone(), groups: jail.groups.clone(), user }
+    /// Finds the files that the commands of a guest see. Also returns a pidfd that is readable once the guest is gone.
+    ///
+    /// # Errors
+    /// When the sandbox is gone.
+    pub(crate) fn of(guest: &Guest) -> Result<(Seen, OwnedFd), FileError> {
+        let user = guest.user.clone();
+        match (&guest.place, &user.account) {
+            (Place::Sandbox(files), _) => {
+                let Jail { root, users, groups, first, .. } = Jail::open(files)?;
+                Ok((Seen { root, users, groups, user }, first))
+            }
+            (Place::Machine { .. }, Some(account)) => {
+                let root = Root::of_machine(Arc::clone(&account.identity)).map_err(FileError::NoJail)?;
+                let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+                let own = own.map_err(|errno| FileError::System { path: "/".to_owned(), errno })?;
+                Ok((Seen { root, users: IdMap::all(), groups: IdMap::all(), user }, own))
+            }
+            (Place::Machine { .. }, None) => {
+                Err(FileError::NoJail(std::io::Error::other("the user is unknown")))
+            }
+        }
     }
 
     /// Reaches the files. Until the value is dropped, this thread has the rights of the sandbox's commands.
@@ -63,12 +86,12 @@ pub(crate) enum Occupied {
 }
 
 impl Inside {
-    /// Reaches the files of a sandbox.
+    /// Reaches the files that the commands of a guest see.
     ///
     /// # Errors
     /// When the sandbox is gone.
-    pub(crate) fn of(files: &Files, user: &User) -> Result<Inside, FileError> {
-        Seen::new(&Jail::open(files)?, user.clone()).enter()
+    pub(crate) fn of(guest: &Guest) -> Result<Inside, FileError> {
+        Seen::of(guest)?.0.enter()
     }
 
     /// Returns the absolute path of a request's path, which is relative to the home directory.
@@ -191,9 +214,8 @@ impl Inside {
 /// The files below a directory of the host, as if it was the root of a jail.
 #[cfg(test)]
 pub(crate) fn of_test(top: &std::path::Path) -> Seen {
-    let all = IdMap::parse("0 0 4294967295");
-    let user = User { name: "user".to_owned(), home: "/home/user".to_owned() };
-    Seen { root: Root::of_directory(top).unwrap(), users: all.clone(), groups: all, user }
+    let user = User { name: "user".to_owned(), home: "/home/user".to_owned(), account: None };
+    Seen { root: Root::of_directory(top).unwrap(), users: IdMap::all(), groups: IdMap::all(), user }
 }
 
 #[cfg(test)]

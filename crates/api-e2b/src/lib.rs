@@ -1,9 +1,13 @@
-//! The E2B API, as two [`Dialect`]s of the server: the control plane at its paths, and the data plane for every request that names a
-//! sandbox. Behind both are sandboxes of penfold, so an end is answered once everything was observed gone.
+//! The E2B API, as three [`Dialect`]s of the server: the control plane at its paths, the data plane for every request that names a
+//! sandbox, and the same data plane for the machine on which the server runs. Behind all are sandboxes of penfold, so an end is
+//! answered once everything was observed gone.
 //!
 //! - `control` — the control plane: create, list, look, end, lease, pause.
 //! - `address` — which sandbox and port a request names; `access` — access tokens of sandboxes, and signatures of file URLs.
-//! - `admission` — the way into the data plane; `guest` — a sandbox as the data plane reaches it.
+//! - `admission` — the way into the data plane; `sandbox` — the sandbox of a request; `guest` — a sandbox, or this machine, as the data
+//!   plane reaches it.
+//! - `envd` — the way into the data plane of this machine; `settings` — what was set for it, `machine` — the sandbox of its commands,
+//!   `user` — its users.
 //! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
 //! - `ports` — passes requests on to the ports of a sandbox.
 //! - `filesystem` — files. `files` — their content. `watched` — watched directories. `inside` — the files that the commands of a
@@ -21,6 +25,7 @@ mod admission;
 mod api;
 mod connect;
 mod control;
+mod envd;
 mod error;
 mod files;
 mod filesystem;
@@ -28,10 +33,14 @@ mod filesystem;
 pub mod fuzzing;
 mod guest;
 mod inside;
+mod machine;
 mod ports;
 mod process;
+mod sandbox;
+mod settings;
 mod signed;
 mod templates;
+mod user;
 mod watched;
 
 use axum::Router;
@@ -40,7 +49,7 @@ use axum::http::{HeaderName, Method};
 use penfold_server::{AppState, Dialect, TokenPlace};
 
 use self::address::{Address, GUEST_PORT};
-use self::api::Api;
+use self::api::{Api, ApiState};
 use self::error::refuse;
 
 pub use self::templates::check_template;
@@ -71,6 +80,19 @@ pub const GUEST: Dialect = Dialect {
     is_served: true,
 };
 
+/// The data plane of this machine. Requests with its paths that name a sandbox are for that one, if [`GUEST`] comes before it.
+pub const ENVD: Dialect = Dialect {
+    name: "e2b-envd",
+    owns: |_| true,
+    claims: Some(envd::is_own),
+    token_place: TokenPlace::Nowhere,
+    reads: |method, _| method.is_safe(),
+    ends: |_, path| path == process::SEND_SIGNAL,
+    refusal: refuse,
+    routes: |app| envd::routes(Api::new(app), data_routes()),
+    is_served: true,
+};
+
 /// Tells whether a request is for a sandbox. Old SDKs also name the sandbox when they ask the control plane to connect to it, with the
 /// port of the data plane, which has no such paths.
 fn names_sandbox(parts: &Parts) -> bool {
@@ -79,6 +101,9 @@ fn names_sandbox(parts: &Parts) -> bool {
 }
 
 fn guest_routes(app: AppState) -> Router {
-    let routes = process::routes().merge(filesystem::routes()).merge(files::routes());
-    admission::routes(Api::new(app), routes)
+    admission::routes(Api::new(app), data_routes())
+}
+
+fn data_routes() -> Router<ApiState> {
+    process::routes().merge(filesystem::routes()).merge(files::routes())
 }

@@ -18,7 +18,7 @@ use crate::access;
 use crate::address::Address;
 use crate::api::ApiState;
 use crate::error::ApiError;
-use crate::guest::Guest;
+use crate::guest::{Guest, Place};
 
 /// Headers that are between two ends of one connection, and those for this server.
 const NOT_PASSED: [&str; 9] = [
@@ -89,7 +89,7 @@ enum Unreached {
 }
 
 async fn connect(api: &ApiState, guest: &Guest, port: u16) -> Result<TcpStream, Unreached> {
-    let files = guest.files.clone();
+    let Place::Sandbox(files) = guest.place.clone() else { return Err(Unreached::NotOpen) };
     let program = api.app.config.program.clone();
     let dialled = api.app.engine.call(move |_| {
         let jail = Jail::open(&files)?;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use penfold_request::{Jail, Profile, SandboxSpec};
 use penfold_server::AppState;
 
+use crate::user::User;
+
 /// The label with the name of the template; only sandboxes of this API have it.
 pub(crate) const TEMPLATE: &str = "e2b.template";
 /// The label of sandboxes whose data plane needs an access token.
@@ -16,24 +18,14 @@ const USER: &str = "e2b.user";
 /// The name of the template that is always there.
 const BASE: &str = "base";
 /// The name of the user, unless the template has another.
-const USUAL_USER: &str = "user";
+pub(crate) const USUAL_USER: &str = "user";
 /// What keeps a sandbox alive in which no command runs.
 const COMMAND: [&str; 2] = ["sleep", "infinity"];
 
-/// The user as whom everything in a sandbox runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct User {
-    pub(crate) name: String,
-    /// The path of the home directory in the sandbox.
-    pub(crate) home: String,
-}
-
-impl User {
-    /// The user of a sandbox with these labels.
-    pub(crate) fn of(labels: &BTreeMap<String, String>) -> User {
-        let name = labels.get(USER).map_or(USUAL_USER, String::as_str);
-        User { name: name.to_owned(), home: format!("/home/{name}") }
-    }
+/// The user of a sandbox with these labels, as whom everything in it runs.
+pub(crate) fn user_of(labels: &BTreeMap<String, String>) -> User {
+    let name = labels.get(USER).map_or(USUAL_USER, String::as_str);
+    User { name: name.to_owned(), home: format!("/home/{name}"), account: None }
 }
 
 /// Returns what a sandbox of this template is made of.

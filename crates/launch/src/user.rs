@@ -47,6 +47,14 @@ pub fn find_user(given: &str) -> Result<Option<User>, LaunchError> {
     Ok(Some(user).filter(|_| own.is_root()))
 }
 
+/// Finds a user of this host, whoever the caller is.
+///
+/// # Errors
+/// When there is no such user or group.
+pub fn look_up_user(given: &str) -> Result<User, LaunchError> {
+    find(given, &Files)
+}
+
 /// The words in front of a command that make it run as this user; `scratch` if it gets a scratch directory. `program` is that of penfold.
 #[must_use]
 pub fn as_user_words(program: &Path, user: &Identity, scratch: bool) -> Vec<OsString> {
@@ -60,6 +68,14 @@ pub fn as_user_words(program: &Path, user: &Identity, scratch: bool) -> Vec<OsSt
     ];
     words.extend(scratch.then(|| "--scratch".into()));
     words.push("--".into());
+    words
+}
+
+/// The same for a command whose standard input is a terminal, which then belongs to the user.
+#[must_use]
+pub fn as_user_words_on_terminal(program: &Path, user: &Identity) -> Vec<OsString> {
+    let mut words = as_user_words(program, user, false);
+    words.insert(2, "--terminal".into());
     words
 }
 

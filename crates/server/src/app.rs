@@ -1,14 +1,14 @@
 //! What every handler can reach.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Config;
 use crate::deleted::Deleted;
 use crate::drain::Drain;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
-use crate::tokens::{Tenant, Tokens};
+use crate::tokens::Tenant;
 
 /// What every handler can reach; a clone is another handle.
 pub type AppState = Arc<App>;
@@ -31,8 +31,6 @@ pub struct App {
     /// Those of the whole server, if they are others.
     of_server: Option<Arc<Metrics>>,
     ready: Arc<AtomicBool>,
-    /// The tokens of the server, which may have been read again.
-    tokens: Arc<RwLock<Arc<Tokens>>>,
 }
 
 impl App {
@@ -40,9 +38,7 @@ impl App {
     pub fn new(config: Config) -> AppState {
         let metrics = Arc::new(Metrics::default());
         let engine = Engine::new(&config, &metrics);
-        let tokens = Arc::new(RwLock::new(Arc::new(config.tokens.clone())));
         Arc::new(App {
-            tokens,
             config: Arc::new(config),
             engine,
             metrics,
@@ -68,24 +64,12 @@ impl App {
             deleted: Arc::clone(&self.deleted),
             of_server: (!reaches_all).then(|| Arc::clone(&self.metrics)),
             ready: Arc::clone(&self.ready),
-            tokens: Arc::clone(&self.tokens),
         })
     }
 
     /// Counts something for the tenant and for the server.
     pub(crate) fn count(&self, add: impl Fn(&Metrics)) {
         [Some(&self.metrics), self.of_server.as_ref()].into_iter().flatten().for_each(|metrics| add(metrics));
-    }
-
-    /// Tells whether a tenant has a token now. What belongs to nobody needs none.
-    pub fn has_tenant(&self, name: Option<&str>) -> bool {
-        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
-        name.is_none_or(|name| tokens.has_tenant(name))
-    }
-
-    /// Notes other tokens.
-    pub(crate) fn set_tokens(&self, tokens: Arc<Tokens>) {
-        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
     }
 
     /// Tells whether the orphans of the state root were recovered.

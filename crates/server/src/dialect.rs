@@ -20,8 +20,8 @@ pub struct Dialect {
     pub name: &'static str,
     /// Tells whether a path belongs to the dialect. The first dialect of the list that owns a path has it.
     pub owns: fn(&str) -> bool,
-    /// For a dialect that owns no path: tells whether a request belongs to it, whatever its path is. Such a request goes to the routes of this dialect only, and
-    /// needs no token of the server: the routes decide who is served.
+    /// Tells whether a request belongs to the dialect, whoever owns its path. Such a request goes to the routes of this dialect only, and needs no
+    /// token of the server: the routes decide who is served, and find the tokens in the extension `Arc<Tokens>`.
     pub claims: Option<fn(&Parts) -> bool>,
     /// Where clients put the token of the server, besides `X-Penfold-Token`.
     pub token_place: TokenPlace,

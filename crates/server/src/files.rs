@@ -2,7 +2,7 @@
 //!
 //! No path leads out, by `..`, a link, or a race: the kernel resolves each path below an open directory (openat2(2) with
 //! `RESOLVE_NO_MAGICLINKS`, and `RESOLVE_BENEATH` for a workspace or `RESOLVE_IN_ROOT` for a jail). In a jail, and in its workspace, the
-//! server acts without capabilities.
+//! server acts without capabilities. On the machine itself it acts with the rights of a user.
 //!
 //! - [`Root`] — the open directory. [`Jail`] — that of a jail.
 //! - [`Workspace`] — finds, opens, lists, makes, moves and removes files.

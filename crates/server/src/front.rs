@@ -67,6 +67,7 @@ pub(crate) async fn serve(front: Front, arrival: Arrival, request: Request<Incom
         one_length(has_two_lengths).and_then(|()| check(&parts, length, limits.head)).and_then(|()| {
             if is_claimed {
                 has_room(dialect, room, &parts)?;
+                parts.extensions.insert(tenants.tokens());
                 return Ok(tenants.whole().clone());
             }
             tenants.admit(|tokens| {

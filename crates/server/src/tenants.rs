@@ -64,6 +64,11 @@ impl Tenants {
         &self.0.whole
     }
 
+    /// Returns the tokens as they are now.
+    pub(crate) fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.0.known.lock().unwrap_or_else(PoisonError::into_inner).tokens)
+    }
+
     /// Decides whether a request is served, and returns what serves its tenant.
     ///
     /// # Errors
@@ -92,7 +97,6 @@ impl Tenants {
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut known.tokens, Arc::new(tokens));
         let now = Arc::clone(&known.tokens);
-        self.0.whole.app.set_tokens(Arc::clone(&now));
         let changed =
             |_: &Option<String>, (tenant, _): &mut (Arc<Tenant>, Served)| before.of(tenant) != now.of(tenant);
         for (_, (_, served)) in known.served.extract_if(changed) {
@@ -103,9 +107,7 @@ impl Tenants {
 
     /// Returns a path for the log: without the tokens in it, wherever they are.
     pub(crate) fn without_tokens(&self, path: &str) -> String {
-        let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let tokens = Arc::clone(&known.tokens);
-        drop(known);
+        let tokens = self.tokens();
         // Most parts are too short for one.
         let is_token = |part: &str| part.len() >= SHORTEST_TOKEN && tokens.find(part.as_bytes()).is_some();
         path.split('/').map(|part| if is_token(part) { "******" } else { part }).collect::<Vec<_>>().join("/")

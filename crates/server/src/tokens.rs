@@ -168,7 +168,7 @@ impl Tokens {
     }
 
     /// Tells whether a tenant of this name has a token, also as the only tenant, or nobody needs one.
-    pub(crate) fn has_tenant(&self, name: &str) -> bool {
+    pub fn has_tenant(&self, name: &str) -> bool {
         let is_it = |tenant: &Tenant| {
             tenant.name.as_deref().is_none_or(|own| own == name) || tenant.unnamed.as_deref() == Some(name)
         };
@@ -197,6 +197,15 @@ impl Tokens {
             "admins only".to_owned()
         } else {
             "the Unix socket only: no token is an admin's".to_owned()
+        })
+    }
+
+    /// Tells whether a text is a token with which everything may be done.
+    pub fn has_whole(&self, given: &[u8]) -> bool {
+        self.find(given).is_some_and(|token| {
+            let tenant = &token.tenant;
+            !token.is_read_only
+                && (tenant.is_admin || tenant.is_alone || tenant.name.is_none() && tenant.unnamed.is_none())
         })
     }
 

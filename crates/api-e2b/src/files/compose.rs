@@ -10,7 +10,7 @@ use penfold_server::sent_body;
 use serde::Deserialize;
 
 use super::write::write_file;
-use super::{check, file_error};
+use super::{admit, file_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::connect::Message;
@@ -35,7 +35,8 @@ pub(super) async fn compose(
     Extension(guest): Extension<Guest>,
     Message(request): Message<ComposeMessage>,
 ) -> Result<Response, ApiError> {
-    check(&FileQuery::of_user(request.username), &guest, FileRight::Write)?;
+    let query = FileQuery::of_user(request.username);
+    let guest = admit(&api, &query, guest, FileRight::Write).await?;
     let (sources, destination) = (request.source_paths, request.destination);
     if sources.is_empty() || sources.len() > MOST || destination.is_empty() {
         let message = format!("`source_paths` has 1 to {MOST} paths, and `destination` is one");
@@ -61,7 +62,7 @@ type Source = (String, (File, u64));
 /// Opens files.
 fn open(guest: &Guest, texts: &[String]) -> Result<Vec<Source>, ApiError> {
     let failed = |error: FileError| file_error("/", &error);
-    let inside = Inside::of(&guest.files, &guest.user).map_err(failed)?;
+    let inside = Inside::of(guest).map_err(failed)?;
     let open = |text: &String| {
         let path = inside.path(text).map_err(failed)?;
         let opened = inside.workspace.open_plain(&path).map_err(|error| file_error(&path, &error))?;
@@ -72,7 +73,7 @@ fn open(guest: &Guest, texts: &[String]) -> Result<Vec<Source>, ApiError> {
 
 /// Removes the files that were joined.
 fn remove(guest: &Guest, paths: &[String], target: &str) -> Result<(), ApiError> {
-    let inside = Inside::of(&guest.files, &guest.user).map_err(|error| file_error("/", &error))?;
+    let inside = Inside::of(guest).map_err(|error| file_error("/", &error))?;
     for path in paths.iter().filter(|path| *path != target) {
         inside.remove(path).map_err(|error| file_error(path, &error))?;
     }

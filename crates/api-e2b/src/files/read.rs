@@ -15,7 +15,7 @@ use penfold_server::files::{byte_range, send_range};
 use penfold_server::sent_body::{self, Sink};
 use penfold_state::time::gregorian_date;
 
-use super::{check, file_error};
+use super::{admit, file_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::error::ApiError;
@@ -55,7 +55,7 @@ pub(super) async fn read(
     headers: HeaderMap,
     Query(query): Query<FileQuery>,
 ) -> Result<Response, ApiError> {
-    check(&query, &guest, FileRight::Read)?;
+    let guest = admit(&api, &query, guest, FileRight::Read).await?;
     let is_packed = wants_gzip(&headers)?;
     let path = query.path.unwrap_or_default();
     let opened = api.call(move |_| open(&guest, &path)).await?;
@@ -80,7 +80,7 @@ pub(super) async fn read(
 
 fn open(guest: &Guest, text: &str) -> Result<Opened, ApiError> {
     let failed = |error| file_error(text, &error);
-    let inside = Inside::of(&guest.files, &guest.user).map_err(failed)?;
+    let inside = Inside::of(guest).map_err(failed)?;
     let path = inside.path(text).map_err(failed)?;
     let opened = inside.workspace.open_plain(&path);
     let (file, size) = opened.map_err(|error| file_error(&path, &error))?;

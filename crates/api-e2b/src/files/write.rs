@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::metadata::{Metadata, attributes, metadata_of};
 use super::multipart::Multipart;
 use super::source::{BadBody, Received, Source};
-use super::{check, file_error, upload_error};
+use super::{admit, file_error, upload_error};
 use crate::access::FileRight;
 use crate::api::ApiState;
 use crate::error::ApiError;
@@ -93,7 +93,7 @@ async fn write_received(
     parts: &Parts,
     received: Received,
 ) -> Result<Vec<Written>, ApiError> {
-    check(&query, &guest, FileRight::Write)?;
+    let guest = admit(&api, &query, guest, FileRight::Write).await?;
     let metadata = metadata_of(&parts.headers)?;
     let media_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = media_type.unwrap_or_default();
@@ -189,7 +189,7 @@ pub(super) async fn place(
     let (guest, text) = (guest.clone(), text.to_owned());
     let found = api.call(move |_| {
         let failed = |error: FileError| file_error(&text, &error);
-        let inside = Inside::of(&guest.files, &guest.user).map_err(failed)?;
+        let inside = Inside::of(&guest).map_err(failed)?;
         let path = inside.path(&text).map_err(failed)?;
         let failed = |error: FileError| file_error(&path, &error);
         inside.make_parents(&path).map_err(failed)?;

@@ -22,8 +22,6 @@ use crate::connect::{self, Code, RpcError, StreamError, StreamMessage};
 use crate::guest::Guest;
 use crate::watched::{Watch, WatchMessage, watch_error};
 
-use super::check_user;
-
 /// The time between two messages if nothing changes, unless the client wants another.
 const USUAL_PING: Duration = Duration::from_secs(90);
 /// The time for the last frame.
@@ -38,10 +36,10 @@ pub(super) async fn watch(
     headers: HeaderMap,
     StreamMessage(request): StreamMessage<WatchMessage>,
 ) -> Result<Response, StreamError> {
-    check_user(&guest, &headers).map_err(StreamError)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await.map_err(StreamError)?;
     let opened = api.call(move |api| {
-        let places = api.watchers.places(&api.app.engine, guest.files.name())?;
-        let (watch, first) = Watch::open(&guest.files, &guest.user, &request)?;
+        let places = api.watchers.places(&api.app.engine, guest.name())?;
+        let (watch, first) = Watch::open(&guest, &request)?;
         Ok::<_, RpcError>((watch, first, places))
     });
     let (watch, first, places) = opened.await.map_err(StreamError)?;

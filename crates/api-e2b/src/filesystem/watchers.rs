@@ -20,7 +20,7 @@ use crate::connect::{Empty, Message, RpcError};
 use crate::guest::Guest;
 use crate::watched::{Watch, WatchMessage};
 
-use super::{Answer, check_user, stream};
+use super::{Answer, stream};
 
 /// The routes.
 pub(super) fn routes() -> Router<ApiState> {
@@ -42,12 +42,12 @@ async fn create(
     headers: HeaderMap,
     Message(request): Message<WatchMessage>,
 ) -> Answer {
-    check_user(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let opened = api.call(move |api| {
-        let places = api.watchers.places(&api.app.engine, guest.files.name())?;
-        let (watch, first) = Watch::open(&guest.files, &guest.user, &request)?;
+        let places = api.watchers.places(&api.app.engine, guest.name())?;
+        let (watch, first) = Watch::open(&guest, &request)?;
         let ready = watch.descriptor().map_err(|error| RpcError::internal(&error))?;
-        let (id, removed) = api.watchers.keep(guest.files.name(), watch, places);
+        let (id, removed) = api.watchers.keep(guest.name(), watch, places);
         Ok::<_, RpcError>((id, ready, first, removed))
     });
     let (id, ready, first, removed) = opened.await?;
@@ -110,9 +110,9 @@ async fn events(
     headers: HeaderMap,
     Message(request): Message<WatcherMessage>,
 ) -> Answer {
-    check_user(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let call = api.call(move |api| {
-        let slot = api.watchers.find(guest.files.name(), &request.watcher_id)?;
+        let slot = api.watchers.find(guest.name(), &request.watcher_id)?;
         slot.lock().take()
     });
     Ok(Json(json!({ "events": call.await? })).into_response())
@@ -124,10 +124,10 @@ async fn remove(
     headers: HeaderMap,
     Message(request): Message<WatcherMessage>,
 ) -> Result<Response, RpcError> {
-    check_user(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let call = api.call(move |api| {
         // Dropped here, because the kernel takes about 15 ms to close an inotify descriptor.
-        let slot = api.watchers.find(guest.files.name(), &request.watcher_id)?;
+        let slot = api.watchers.find(guest.name(), &request.watcher_id)?;
         drop((api.watchers.remove(&request.watcher_id), slot));
         Ok::<_, RpcError>(())
     });

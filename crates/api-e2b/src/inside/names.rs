@@ -109,7 +109,7 @@ impl<'a> Names<'a> {
 
     /// The name of the owner. What belongs to this server belongs to the user of the sandbox.
     fn owner(&self, stat: &Stat) -> String {
-        if stat.st_uid == rustix::process::geteuid().as_raw() {
+        if self.is_jail() && stat.st_uid == rustix::process::geteuid().as_raw() {
             return self.seen.user.name.clone();
         }
         let list = self.users.get_or_init(|| self.list("/etc/passwd"));
@@ -117,11 +117,15 @@ impl<'a> Names<'a> {
     }
 
     fn group(&self, stat: &Stat) -> String {
-        if stat.st_gid == rustix::process::getegid().as_raw() {
+        if self.is_jail() && stat.st_gid == rustix::process::getegid().as_raw() {
             return self.seen.user.name.clone();
         }
         let list = self.groups.get_or_init(|| self.list("/etc/group"));
         name_in(list, self.seen.groups.inside(stat.st_gid))
+    }
+
+    fn is_jail(&self) -> bool {
+        self.seen.user.account.is_none()
     }
 
     /// Reads a list of users or groups.

@@ -17,7 +17,7 @@ use super::messages::{ProcessConfig, ProcessInfo, SignalRequest, UpdateRequest};
 use super::select::{self, CONFIG, TAG, is_running, pid_of};
 use crate::api::ApiState;
 use crate::connect::{Code, Empty, Message, RpcError};
-use crate::guest::{Guest, check_user};
+use crate::guest::Guest;
 
 /// The time after which the survivors of a kill are reported.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,9 +35,9 @@ pub(super) async fn list(
     headers: HeaderMap,
     Message(_): Message<Empty>,
 ) -> Result<Json<ListResponse>, RpcError> {
-    admit(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     api.call(move |_| {
-        let mut views = select::unended(&guest.files)?;
+        let mut views = guest.any_record().map_or(Ok(Vec::new()), select::unended)?;
         views.retain(is_running);
         let processes = views.into_iter().filter_map(|view| {
             let config = view
@@ -58,14 +58,15 @@ pub(super) async fn update(
     headers: HeaderMap,
     Message(wanted): Message<UpdateRequest>,
 ) -> Result<Json<Empty>, RpcError> {
-    admit(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     api.call(move |_| {
-        let view = select::select_running(&guest.files, &wanted.process)?;
+        let files = guest.record()?;
+        let view = select::select_running(files, &wanted.process)?;
         if let Some(pty) = wanted.pty {
             if !view.terminal {
                 return Err(RpcError::new(Code::FailedPrecondition, "the process has no terminal"));
             }
-            let resized = execs::resize_exec(&guest.files, view.number, pty.size());
+            let resized = execs::resize_exec(files, view.number, pty.size());
             resized.map_err(|error| RpcError::internal(&error))?;
         }
         Ok(Json(Empty {}))
@@ -81,18 +82,19 @@ pub(super) async fn signal(
     headers: HeaderMap,
     Message(wanted): Message<SignalRequest>,
 ) -> Result<Json<Empty>, RpcError> {
-    admit(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let signal = read_signal(&wanted.signal)?;
     let selector = wanted.process;
-    let files = guest.files.clone();
+    let files = guest.record()?.clone();
+    let own = files.clone();
     let view = api.call(move |_| {
         // What a command has left is ended by a kill only.
         match signal {
-            Signal::KILL => select::select(&files, &selector, false),
-            _ => select::select_running(&files, &selector),
+            Signal::KILL => select::select(&own, &selector, false),
+            _ => select::select_running(&own, &selector),
         }
     });
-    let exec = FoundExec { view: view.await?, files: guest.files };
+    let exec = FoundExec { view: view.await?, files };
     if signal != Signal::KILL {
         let (files, number) = (exec.files, exec.view.number);
         api.call(move |_| {
@@ -110,14 +112,6 @@ pub(super) async fn signal(
         }
         error => RpcError::internal(error),
     })
-}
-
-/// Checks the user that a call asks for.
-///
-/// # Errors
-/// When the sandbox has another one.
-pub(super) fn admit(guest: &Guest, headers: &HeaderMap) -> Result<(), RpcError> {
-    check_user(guest, headers).map_err(|why| RpcError::new(Code::Unauthenticated, why))
 }
 
 /// Reads a signal: `SIGNAL_SIGTERM`, or any number.

@@ -8,7 +8,6 @@ use axum::{Extension, Json};
 use penfold_control::execs::{self, ExecView};
 use penfold_server::execs::{WriteInputError, write_input};
 
-use super::act::admit;
 use super::messages::{Input, InputRequest, SelectRequest, Selector, StreamInputRequest};
 use super::select;
 use crate::api::ApiState;
@@ -24,7 +23,7 @@ pub(super) async fn send(
     headers: HeaderMap,
     Message(wanted): Message<InputRequest>,
 ) -> Result<Json<Empty>, RpcError> {
-    admit(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let view = find(&api, &guest, wanted.process).await?;
     write(&api, &guest, &view, wanted.input).await?;
     Ok(Json(Empty {}))
@@ -37,14 +36,14 @@ pub(super) async fn close(
     headers: HeaderMap,
     Message(wanted): Message<SelectRequest>,
 ) -> Result<Json<Empty>, RpcError> {
-    admit(&guest, &headers)?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await?;
     let view = find(&api, &guest, wanted.process).await?;
     if view.terminal {
         let why = "the input of a terminal has no end; send Ctrl-D (0x04)";
         return Err(RpcError::new(Code::FailedPrecondition, why));
     }
     api.call(move |_| {
-        let closed = execs::close_exec_input(&guest.files, view.number);
+        let closed = execs::close_exec_input(guest.record()?, view.number);
         closed.map_err(|error| RpcError::internal(&error))
     })
     .await?;
@@ -60,7 +59,7 @@ pub(super) async fn stream(
     let headers = request.headers().clone();
     let mut messages = Messages::of(request).ok_or_else(no_stream)?;
     let done = async {
-        admit(&guest, &headers)?;
+        let guest = guest.of_headers(&api.app.engine, &headers).await?;
         let mut view: Option<ExecView> = None;
         while let Some(message) = messages.next::<StreamInputRequest>().await? {
             if let Some(start) = message.start {
@@ -82,7 +81,7 @@ pub(super) async fn stream(
 }
 
 async fn find(api: &ApiState, guest: &Guest, selector: Selector) -> Result<ExecView, RpcError> {
-    let files = guest.files.clone();
+    let files = guest.record()?.clone();
     api.call(move |_| select::select_running(&files, &selector)).await
 }
 
@@ -96,8 +95,12 @@ async fn write(api: &ApiState, guest: &Guest, view: &ExecView, input: Input) -> 
         };
         return Err(RpcError::new(Code::FailedPrecondition, why));
     }
-    let written = write_input(&api.app.engine, &guest.files, view.number, &bytes).await;
+    let written = write_input(&api.app.engine, guest.record()?, view.number, &bytes).await;
     written.map_err(|error| match error {
+        // It has ended by itself, and its end is not verified yet.
+        WriteInputError::Closed { .. } if !select::is_running(view) => {
+            select::missing(&Selector { pid: select::pid_of(view), tag: None })
+        }
         WriteInputError::Closed { .. } => {
             RpcError::new(Code::FailedPrecondition, "the process has no open stdin, or has closed it")
         }

@@ -65,7 +65,7 @@ pub(super) fn select_running(files: &Files, selector: &Selector) -> Result<ExecV
 }
 
 /// The answer for a command that is not there.
-fn missing(selector: &Selector) -> RpcError {
+pub(super) fn missing(selector: &Selector) -> RpcError {
     let message = match (selector.pid, &selector.tag) {
         (Some(pid), _) => format!("process with pid {pid} not found"),
         (None, Some(tag)) => format!("process with tag {tag} not found"),

@@ -20,7 +20,8 @@ use super::select::{self, CONFIG, TAG, pid_of};
 use super::stream::{Beginning, Followed, follow};
 use crate::api::{Api, ApiState};
 use crate::connect::{Code, RpcError, StreamError, StreamMessage};
-use crate::guest::{Guest, check_user};
+use crate::guest::{Guest, Place};
+use crate::machine;
 
 /// The header with the time limit in milliseconds.
 const TIMEOUT: &str = "connect-timeout-ms";
@@ -40,21 +41,28 @@ pub(super) async fn start(
     headers: HeaderMap,
     StreamMessage(wanted): StreamMessage<StartRequest>,
 ) -> Result<Response, StreamError> {
-    check_user(&guest, &headers).map_err(|why| StreamError(RpcError::new(Code::Unauthenticated, why)))?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await.map_err(StreamError)?;
     let timeout = number(&headers, TIMEOUT).filter(|&ms| ms > 0).map(Duration::from_millis);
     let place = place(&api)?;
-    let files = guest.files.clone();
+    let files = match &guest.place {
+        Place::Sandbox(files) => files.clone(),
+        Place::Machine { .. } => machine::sandbox(&api).await.map_err(StreamError)?,
+    };
+    let own = files.clone();
     let begun = api.call(move |api| {
         let is_terminal = wanted.pty.is_some();
-        let exec = describe(api, wanted, timeout)?;
-        make_room(&files);
+        let mut exec = describe(api, wanted, timeout)?;
+        if let Place::Machine { settings, .. } = &guest.place {
+            machine::place(&mut exec, settings, &guest.user, &api.app.config.program)?;
+        }
+        make_room(&own);
         penfold_sys::crash_point!("serve-guest-command-wanted");
-        let started = execs::start_exec(&files, exec);
+        let started = execs::start_exec(&own, exec);
         penfold_sys::crash_point!("serve-guest-command-started");
-        begin(&files, started, is_terminal)
+        begin(&own, started, is_terminal)
     });
     let beginning = begun.await.map_err(StreamError)?;
-    answer(&api, &guest, &headers, place, beginning)
+    answer(&api, files, &headers, place, beginning)
 }
 
 /// `Connect`: answers with the events of a command from now on.
@@ -64,10 +72,12 @@ pub(super) async fn connect(
     headers: HeaderMap,
     StreamMessage(wanted): StreamMessage<SelectRequest>,
 ) -> Result<Response, StreamError> {
-    check_user(&guest, &headers).map_err(|why| StreamError(RpcError::new(Code::Unauthenticated, why)))?;
+    let guest = guest.of_headers(&api.app.engine, &headers).await.map_err(StreamError)?;
     let place = place(&api)?;
-    let files = guest.files.clone();
+    let files = guest.record().map_err(StreamError)?.clone();
+    let own = files.clone();
     let begun = api.call(move |_| {
+        let files = own;
         let view = select::select(&files, &wanted.process, true)?;
         let end = open_log(&files, view.number, LogPosition::Start)?.end();
         let log = open_log(&files, view.number, LogPosition::Offset(end))?;
@@ -79,7 +89,7 @@ pub(super) async fn connect(
         })
     });
     let beginning = begun.await.map_err(StreamError)?;
-    answer(&api, &guest, &headers, place, beginning)
+    answer(&api, files, &headers, place, beginning)
 }
 
 fn place(api: &Api) -> Result<tokio::sync::OwnedSemaphorePermit, StreamError> {
@@ -90,14 +100,13 @@ fn place(api: &Api) -> Result<tokio::sync::OwnedSemaphorePermit, StreamError> {
 
 fn answer(
     api: &ApiState,
-    guest: &Guest,
+    files: Files,
     headers: &HeaderMap,
     place: tokio::sync::OwnedSemaphorePermit,
     beginning: Beginning,
 ) -> Result<Response, StreamError> {
     let keepalive = number(headers, KEEPALIVE).filter(|&seconds| seconds > 0).unwrap_or(USUAL_KEEPALIVE);
-    let followed =
-        follow(ApiState::clone(api), guest.files.clone(), beginning, Duration::from_secs(keepalive), place);
+    let followed = follow(ApiState::clone(api), files, beginning, Duration::from_secs(keepalive), place);
     followed.map_err(|error| StreamError(RpcError::internal(&error)))
 }
 

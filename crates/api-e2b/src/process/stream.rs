@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::messages::{Bytes, End, Event, EventMessage, Output};
 use crate::api::ApiState;
 use crate::connect::{Code, RpcError, frame, last_frame, stream};
-use crate::guest::is_ending;
+use crate::sandbox::is_ending;
 
 /// The milliseconds after which the end of a sandbox that has killed its commands is known.
 const CLEAR_MS: u64 = 250;

@@ -2,16 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
-use penfold_server::files::{FileError, Jail, is_draft};
+use penfold_server::files::{FileError, is_draft};
 use penfold_server::watched::{Change, ChangeKind, Filter, MOST_CHANGES, Place, Tree, TreeRequest, WatchEnd};
-use penfold_state::Files;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::connect::{Code, RpcError};
+use crate::guest::Guest;
 use crate::inside::{EntryInfo, Inside, Seen, name_of};
-use crate::templates::User;
 
 /// The message that begins a watch.
 #[derive(Debug, Default, Deserialize)]
@@ -46,18 +45,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches a directory. Returns the watch, and a pidfd that is readable once the sandbox is gone.
+    /// Watches a directory. Returns the watch, and a pidfd that is readable once the guest is gone.
     ///
     /// # Errors
     /// When there is no such directory, or it cannot be watched.
-    pub(crate) fn open(
-        files: &Files,
-        user: &User,
-        message: &WatchMessage,
-    ) -> Result<(Watch, OwnedFd), RpcError> {
-        let jail = Jail::open(files)?;
-        let watch = Watch::open_in(Seen::new(&jail, user.clone()), message)?;
-        Ok((watch, jail.first))
+    pub(crate) fn open(guest: &Guest, message: &WatchMessage) -> Result<(Watch, OwnedFd), RpcError> {
+        let (seen, first) = Seen::of(guest)?;
+        Ok((Watch::open_in(seen, message)?, first))
     }
 
     fn open_in(seen: Seen, message: &WatchMessage) -> Result<Watch, RpcError> {

@@ -7,6 +7,7 @@ use clap::Args;
 use penfold_launch::user::AS_USER;
 use penfold_state::USER_SCRATCH;
 use penfold_sys::launch::Credentials;
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 
 use crate::args::usage;
@@ -44,6 +45,9 @@ struct AsUserArgs {
     /// Use the directory of the user in TMPDIR in its place.
     #[arg(long)]
     scratch: bool,
+    /// Give the terminal on standard input to the user.
+    #[arg(long)]
+    terminal: bool,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -52,6 +56,12 @@ struct AsUserArgs {
 fn as_user(args: &AsUserArgs) -> Result<u8, Failure> {
     let sentence = format!("cannot become user {}", args.uid);
     let own = args.scratch.then(own_scratch).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
+    if args.terminal {
+        // So that the user can open the terminal by its name.
+        let (user, group) = (Uid::from_raw(args.uid), Gid::from_raw(args.gid));
+        let given = rustix::fs::fchown(std::io::stdin(), Some(user), Some(group));
+        given.map_err(std::io::Error::from).or_fail(FailureKind::NotStarted, &sentence)?;
+    }
     let user = Credentials::new(args.uid, args.gid, &args.groups).ok_or(Errno::INVAL);
     let became = user.and_then(|user| user.become_user()).map_err(std::io::Error::from);
     became.or_fail(FailureKind::NotStarted, &sentence)?;

@@ -28,7 +28,7 @@ pub(crate) const VERB: Verb = Verb {
         them. While it runs, a sandbox that loses all its supervisors is ended within a second. Without --listen, the \
         server listens on the sockets that systemd hands over, else on the Unix socket /run/penfold/api.sock (for users: \
         penfold/api.sock in $XDG_RUNTIME_DIR, else in /run/user/UID), which serves processes of the same user and of root; with --api cloudflare \
-        alone, on 127.0.0.1:3000. A TCP port needs --token-file. A caller sends a token as `Authorization: Bearer TOKEN` \
+        or e2b alone, on 127.0.0.1:3000; with envd alone, on 127.0.0.1:49983. A TCP port needs --token-file. A caller sends a token as `Authorization: Bearer TOKEN` \
         (native API), as `X-Penfold-Token: TOKEN`, or before the path as /t/TOKEN. Each token is a tenant, who sees its own \
         sandboxes only; a line of the file is `NAME TOKEN`, and then any of admin (sees all), read-only and max-sandboxes=N. \
         SIGHUP has the file read again.",
@@ -41,6 +41,10 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold serve --api cloudflare --token-file tokens", "serve clients of the Cloudflare Sandbox SDK"),
         ("penfold serve --api e2b --token-file tokens", "serve clients of the E2B SDKs"),
         (
+            "penfold serve --api envd --insecure-no-token",
+            "let E2B SDKs in debug mode act on this machine, on 127.0.0.1:49983",
+        ),
+        (
             "penfold serve --api cloudflare --session-idle 1h --insecure-no-token",
             "the same on this host, and end sessions that no client has used for an hour",
         ),
@@ -51,8 +55,10 @@ pub(crate) const VERB: Verb = Verb {
     call: |global, matches| serve(global, &usage::read(&VERB, matches)?),
 };
 
-/// The port of the Cloudflare Sandbox API.
+/// The port of the Cloudflare Sandbox API, and of the E2B API.
 const PORT: u16 = 3000;
+/// The port of the data plane of the E2B API.
+const ENVD_PORT: u16 = 49983;
 
 /// An API that the server can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,6 +69,8 @@ pub(crate) enum Api {
     Cloudflare,
     /// The E2B API.
     E2b,
+    /// The data plane of the E2B API, for this machine.
+    Envd,
 }
 
 /// The form of log lines.
@@ -83,7 +91,7 @@ pub(crate) struct ServeArgs {
     /// Serve every local process on loopback addresses without a token.
     #[arg(long, conflicts_with = "token_file")]
     pub(crate) insecure_no_token: bool,
-    /// The APIs that are served: native, cloudflare, e2b.
+    /// The APIs that are served: native, cloudflare, e2b, envd.
     #[arg(
         long,
         value_enum,
@@ -140,6 +148,16 @@ fn positive(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "not a number from 1 to 1000000".to_owned())
 }
 
+/// Refuses two APIs of which each answers all paths that no other has.
+fn check_apis(served: &[Api]) -> Result<(), Failure> {
+    if !(served.contains(&Api::Envd) && served.contains(&Api::Cloudflare)) {
+        return Ok(());
+    }
+    let sentence = "`--api` has envd and cloudflare: each answers every path that is no other API's";
+    Err(Failure::new(FailureKind::Usage, sentence)
+        .hint("serve one of them with a second server, on another port"))
+}
+
 /// The fewest descriptors with which a stream and the processes of a session have theirs.
 const LEAST_DESCRIPTORS: u64 = 48;
 
@@ -161,6 +179,7 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
     if let Some(code) = pid_one::fork_if_init()? {
         return Ok(code);
     }
+    check_apis(&args.api)?;
     check_descriptors()?;
     let tokens = global.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
     let has_terminal = penfold_server::has_terminal();
@@ -204,13 +223,18 @@ pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
     Ok(exit_codes::SUCCESS)
 }
 
-/// Returns the dialects that the server knows. Cloudflare's owns each path that is not another's, so it is the last.
+/// Returns the dialects that the server knows. The last one owns each path that is not another's: Cloudflare's, or that of this machine.
 fn dialects(served: &[Api]) -> Vec<Dialect> {
+    let rest = if served.contains(&Api::Envd) {
+        (Api::Envd, penfold_api_e2b::ENVD)
+    } else {
+        (Api::Cloudflare, penfold_api_cloudflare::DIALECT)
+    };
     let known = [
         (Api::E2b, penfold_api_e2b::GUEST),
         (Api::E2b, penfold_api_e2b::CONTROL),
         (Api::Native, penfold_api_native::DIALECT),
-        (Api::Cloudflare, penfold_api_cloudflare::DIALECT),
+        rest,
     ];
     known.map(|(api, dialect)| Dialect { is_served: served.contains(&api), ..dialect }).into()
 }
@@ -239,7 +263,8 @@ fn listen(global: &Global, args: &ServeArgs, tokens: &Tokens) -> Result<Vec<List
         addresses.push(if args.api.contains(&Api::Native) {
             Address::Unix(surroundings::socket(global))
         } else {
-            Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))
+            let port = if args.api.contains(&Api::Envd) { ENVD_PORT } else { PORT };
+            Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         });
     }
     addresses.iter().map(|address| Ok(Listener::open(address, access)?)).collect()

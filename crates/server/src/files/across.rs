@@ -37,8 +37,8 @@ impl Workspace {
         let draft = CString::new(name.as_str()).map_err(|_| failed(Errno::INVAL))?;
         let source = CString::new(old.name.as_bytes()).map_err(|_| failed(Errno::INVAL))?;
         let copied = Copier::default().copy((&old.dir, &source), (&new.dir, &draft), 0);
-        let FilePlace { dir, name: target, is_jailed } = new;
-        let draft = FilePlace { dir, name: name.into(), is_jailed };
+        let FilePlace { dir, name: target, actor } = new;
+        let draft = FilePlace { dir, name: name.into(), actor };
         let moved =
             copied.and_then(|()| Ok(rustix::fs::renameat(&draft.dir, &draft.name, &draft.dir, &target)?));
         if let Err(error) = moved {

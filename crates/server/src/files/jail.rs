@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::error::FileError;
+use super::rights::Actor;
 use super::root::{Border, Root};
 
 /// The time that bubblewrap may take to make a jail.
@@ -43,6 +44,11 @@ pub struct IdMap(Vec<(u32, u32, u32)>);
 const UNKNOWN: u32 = 65_534;
 
 impl IdMap {
+    /// The map in which each number is itself.
+    pub fn all() -> IdMap {
+        IdMap(vec![(0, 0, u32::MAX)])
+    }
+
     /// Reads the text of `/proc/PID/uid_map` or `gid_map`.
     pub fn parse(text: &str) -> IdMap {
         let lines = text.lines().filter_map(|line| {
@@ -134,7 +140,7 @@ fn enter(pid: Pid) -> io::Result<(Root, IdMap, IdMap, OwnedFd)> {
         |kind: &str| std::fs::read_to_string(format!("{process}/{kind}")).map(|text| IdMap::parse(&text));
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(CWD, format!("{process}/ns/net"), flags, Mode::empty())?;
-    Ok((Root::new(root, Border::Stays, true), map("uid_map")?, map("gid_map")?, network))
+    Ok((Root::new(root, Border::Stays, Actor::Jail), map("uid_map")?, map("gid_map")?, network))
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use penfold_process::path_text::{path_of_text, path_text};
+use penfold_state::Identity;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::error::FileError;
+use super::rights::Actor;
 
 /// The longest path.
 const LONGEST: usize = 4096;
@@ -23,8 +25,8 @@ const TRIES: u32 = 64;
 pub struct Root {
     dir: Arc<OwnedFd>,
     border: Border,
-    /// Whether the processes of a jail see these files.
-    pub(crate) is_jailed: bool,
+    /// With whose rights the server acts on the files.
+    pub(crate) actor: Actor,
 }
 
 /// What happens to a path that leads above the directory.
@@ -37,8 +39,8 @@ pub(crate) enum Border {
 }
 
 impl Root {
-    pub(crate) fn new(dir: OwnedFd, border: Border, is_jailed: bool) -> Root {
-        Root { dir: Arc::new(dir), border, is_jailed }
+    pub(crate) fn new(dir: OwnedFd, border: Border, actor: Actor) -> Root {
+        Root { dir: Arc::new(dir), border, actor }
     }
 
     /// Takes a directory of the host for the root directory of a jail.
@@ -46,8 +48,15 @@ impl Root {
     /// # Errors
     /// When it cannot be opened.
     pub fn of_directory(path: &Path) -> io::Result<Root> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Root::new(rustix::fs::open(path, flags, Mode::empty())?, Border::Stays, true))
+        Ok(Root::new(open_directory(path)?, Border::Stays, Actor::Jail))
+    }
+
+    /// The root directory of this machine, with the rights of a user.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn of_machine(user: Arc<Identity>) -> io::Result<Root> {
+        Ok(Root::new(open_directory(Path::new("/"))?, Border::Stays, Actor::User(user)))
     }
 
     /// Tells whether another handle is one of the same open directory.
@@ -86,6 +95,10 @@ impl Root {
         }
         Ok(if path.is_empty() { ".".into() } else { path })
     }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// The text of a path.

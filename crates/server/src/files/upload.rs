@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::error::FileError;
-use super::rights::WithoutCapabilities;
+use super::rights::Rights;
 use super::root::text_of;
 use super::workspace::{FilePlace, open_readable};
 use crate::engine::{Engine, EngineError};
@@ -101,7 +101,7 @@ fn receive(
 ) -> Result<u64, UploadError> {
     let system = |errno| UploadError::File(FileError::system(&text_of(&place.name), errno));
     let failed = |error: &io::Error| system(Errno::from_io_error(error).unwrap_or(Errno::IO));
-    let _rights = WithoutCapabilities::of(place.is_jailed).map_err(system)?;
+    let _rights = Rights::of(&place.actor).map_err(system)?;
     let old = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let kind = old.as_ref().map(|old| FileType::from_raw_mode(old.st_mode));
     if kind == Some(FileType::Directory) {

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::FileError;
-use super::rights::WithoutCapabilities;
+use super::rights::{Actor, Rights};
 use super::root::{Border, Root, text_of};
 use crate::records::find_sandbox;
 
@@ -23,7 +23,7 @@ const MOST_LINKS: u32 = 40;
 pub struct Workspace {
     root: Root,
     /// In a jail, the rights of its processes count.
-    _rights: WithoutCapabilities,
+    _rights: Rights,
 }
 
 /// A place for a file: an open directory, and a name in it without a slash.
@@ -31,8 +31,8 @@ pub struct Workspace {
 pub struct FilePlace {
     pub(crate) dir: OwnedFd,
     pub(crate) name: OsString,
-    /// Whether the workspace is that of a jail.
-    pub(crate) is_jailed: bool,
+    /// With whose rights the file is made.
+    pub(crate) actor: Actor,
 }
 
 impl Workspace {
@@ -51,7 +51,8 @@ impl Workspace {
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(dir) => {
                 let is_jailed = known.intent.is_some_and(|intent| intent.profile == Some(Profile::Jail));
-                Workspace::enter(&Root::new(dir, Border::Refuses, is_jailed))
+                let actor = if is_jailed { Actor::Jail } else { Actor::Server };
+                Workspace::enter(&Root::new(dir, Border::Refuses, actor))
             }
             Err(errno) => Err(FileError::system("the workspace", errno)),
         }
@@ -62,7 +63,7 @@ impl Workspace {
     /// # Errors
     /// When the thread cannot have these rights.
     pub fn enter(root: &Root) -> Result<Workspace, FileError> {
-        let rights = WithoutCapabilities::of(root.is_jailed);
+        let rights = Rights::of(&root.actor);
         let rights = rights.map_err(|errno| FileError::system("the workspace", errno))?;
         Ok(Workspace { root: root.clone(), _rights: rights })
     }
@@ -117,7 +118,7 @@ impl Workspace {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = self.root.open(parent, flags, Mode::empty());
         let dir = dir.map_err(|errno| FileError::system(&text_of(parent), errno))?;
-        Ok(FilePlace { dir, name: OsString::from_vec(name.to_vec()), is_jailed: self.root.is_jailed })
+        Ok(FilePlace { dir, name: OsString::from_vec(name.to_vec()), actor: self.root.actor.clone() })
     }
 
     /// Opens a plain file for reading, and returns its size.
@@ -197,7 +198,7 @@ pub(crate) fn open_readable(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 pub(crate) fn of_test(path: &std::path::Path) -> Workspace {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, Mode::empty()).unwrap();
-    Workspace::enter(&Root::new(dir, Border::Refuses, false)).unwrap()
+    Workspace::enter(&Root::new(dir, Border::Refuses, Actor::Server)).unwrap()
 }
 
 #[cfg(test)]

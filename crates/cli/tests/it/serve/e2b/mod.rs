@@ -2,6 +2,7 @@
 
 mod access;
 mod control;
+mod envd;
 mod files;
 mod lingering;
 mod ports;
