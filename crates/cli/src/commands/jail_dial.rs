@@ -20,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Connect to a port of a jail",
     description: "Enters the network namespace on standard input, connects to a port there, and sends the socket over the Unix socket on standard output.",
     examples: &[
-        ("penfold jail-dial 3000 < /proc/PID/ns/net", "connect to port 3000 of that network namespace"),
+        ("penfold jail-dial 3000", "connect to port 3000"),
         ("penfold jail-dial 8080 < /proc/PID/ns/net", "connect to port 8080"),
     ],
     usage_failure: FailureKind::Usage,

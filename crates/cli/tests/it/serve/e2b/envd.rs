@@ -169,7 +169,7 @@ fn a_command_runs_on_the_machine_and_a_kill_ends_its_tree() {
     assert_eq!(command.finish().1["status"], "signal: killed");
     // What a command leaves goes on.
     api.out(&guest, "setsid sleep 1072 >/dev/null 2>&1 &");
-    assert_eq!(running("sleep 1072"), 1);
+    wait_until("it lives", || running("sleep 1072") == 1);
     // All commands are execs of one sandbox; after its end there is another one.
     let ps = || api.env.call(["ps", "-q"]).out().lines().map(str::to_owned).collect::<Vec<_>>();
     let first = ps();
