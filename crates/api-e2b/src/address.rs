@@ -11,6 +11,7 @@ pub(crate) const GUEST_PORT: u16 = 49983;
 pub(crate) struct Address {
     /// The id of the sandbox, as the request has it.
     pub(crate) id: String,
+    /// The port; 0 if it is none.
     pub(crate) port: u16,
 }
 

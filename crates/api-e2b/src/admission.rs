@@ -72,6 +72,9 @@ async fn admit(State(api): State<ApiState>, request: Request, next: Next) -> Res
     {
         return refuse(&refusal);
     }
+    if address.port == 0 {
+        return ApiError::bad("`E2b-Sandbox-Port` is no port").into_response();
+    }
     if address.port != GUEST_PORT {
         return ports::pass(&api, &guest, &address, parts, body).await;
     }

@@ -85,7 +85,7 @@ fn file_error(path: &str, error: &FileError) -> ApiError {
             ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available")
         }
         Errno::ACCESS | Errno::PERM | Errno::ROFS => ApiError::new(StatusCode::FORBIDDEN, message(*errno)),
-        Errno::NOTDIR | Errno::EXIST | Errno::LOOP | Errno::INVAL | Errno::NAMETOOLONG => {
+        Errno::NOTDIR | Errno::EXIST | Errno::BUSY | Errno::LOOP | Errno::INVAL | Errno::NAMETOOLONG => {
             ApiError::bad(message(*errno))
         }
         errno => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message(errno)),

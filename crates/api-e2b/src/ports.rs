@@ -1,17 +1,18 @@
 //! The ports of a sandbox: a request is passed on to what listens there, and so are WebSockets and other upgrades.
 
 use std::io;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, Request, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use penfold_server::files::{FileError, Jail};
 use penfold_server::sockets::RawUpgrade;
-use penfold_server::{DialError, dial_jail};
+use penfold_server::{DialError, Tokens, dial_jail};
 use tokio::net::TcpStream;
 
 use crate::access;
@@ -33,6 +34,11 @@ const NOT_PASSED: [&str; 9] = [
     "x-penfold-token",
 ];
 
+/// The header in which the SDKs send a token of the server. The application may have a key of its own in it.
+const KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// What this server adds to a request that it passes on.
+const VIA: HeaderValue = HeaderValue::from_static("1.1 penfold");
+
 /// Passes a request on to a port, and its answer back.
 pub(crate) async fn pass(
     api: &ApiState,
@@ -41,6 +47,10 @@ pub(crate) async fn pass(
     mut parts: Parts,
     body: Body,
 ) -> Response {
+    if came_by(&parts.headers) {
+        let message = "the request came from a sandbox's port already";
+        return ApiError::new(StatusCode::LOOP_DETECTED, message).into_response();
+    }
     let socket = match connect(api, guest, address.port).await {
         Ok(socket) => socket,
         Err(Unreached::NotOpen) => return not_open(address),
@@ -55,8 +65,12 @@ pub(crate) async fn pass(
     // Ends with the answer, or with the upgraded connection.
     tokio::spawn(connection.with_upgrades());
     remove_hops(&mut parts.headers);
+    if let Some(tokens) = parts.extensions.get::<Arc<Tokens>>() {
+        remove_tokens(tokens, &mut parts.headers);
+    }
+    parts.headers.append(header::VIA, VIA);
     if let Some(protocol) = asked {
-        parts.headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -74,7 +88,7 @@ pub(crate) async fn pass(
         let protocol = response.headers().get(header::UPGRADE).cloned();
         remove_hops(response.headers_mut());
         let headers = response.headers_mut();
-        headers.insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.extend(protocol.map(|protocol| (header::UPGRADE, protocol)));
     } else {
         remove_hops(response.headers_mut());
@@ -125,6 +139,25 @@ fn remove_hops(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes what would let a command of the sandbox speak to this server as the client.
+fn remove_tokens(tokens: &Tokens, headers: &mut HeaderMap) {
+    for name in [KEY, header::AUTHORIZATION] {
+        let is_token = |value: &HeaderValue| {
+            let value = value.as_bytes().trim_ascii();
+            let last = value.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+            tokens.find(last).is_some()
+        };
+        if headers.get_all(&name).iter().any(is_token) {
+            headers.remove(name);
+        }
+    }
+}
+
+/// Tells whether this server has passed the request on before: the port leads to the server itself.
+fn came_by(headers: &HeaderMap) -> bool {
+    headers.get_all(header::VIA).iter().any(|value| value == VIA)
+}
+
 /// What the proxy of the reference says of a port on which nothing listens.
 fn not_open(address: &Address) -> Response {
     let status = StatusCode::BAD_GATEWAY;
@@ -141,8 +174,6 @@ fn failed(port: u16, error: &hyper::Error) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     #[test]
@@ -163,5 +194,20 @@ mod tests {
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["cookie", "host"]);
+    }
+
+    #[test]
+    fn only_keys_of_this_server_stay_here() {
+        let tokens = Tokens::parse(b"0123456789abcdef0123456789abcdef\n").unwrap();
+        let left = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            remove_tokens(&tokens, &mut headers);
+            headers.len()
+        };
+        assert_eq!(left("x-api-key", "0123456789abcdef0123456789abcdef"), 0);
+        assert_eq!(left("authorization", "Bearer  0123456789abcdef0123456789abcdef "), 0);
+        assert_eq!(left("x-api-key", "the application's"), 1);
+        assert_eq!(left("authorization", "Bearer the application's"), 1);
     }
 }

@@ -191,6 +191,9 @@ fn jail(spec: &mut SandboxSpec, surroundings: &Surroundings) -> Result<Vec<OsStr
     }
     if let Some(user) = settings.user {
         option("user", user.into());
+        // What is there of other sandboxes.
+        option("hide", surroundings.state_root.clone().into());
+        option("hide", surroundings.temporary.clone().into());
     }
     let flags = [
         (spec.scratch, "--scratch"),

@@ -7,9 +7,11 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderMap, StatusCode};
 use penfold_request::{JailNetwork, RefusalKind};
+use penfold_server::files::Jail;
 use penfold_server::ids::{Created, KeyError, create_once};
+use penfold_server::records::open_record;
 use penfold_server::{EngineError, NewSandbox, is_settable};
-use penfold_state::names;
+use penfold_state::{error_chain, names};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -87,19 +89,39 @@ async fn create(
     }
     // A client that goes away does not undo it: its repeated request finds the sandbox.
     let making = tokio::spawn(async move {
-        let id = match key {
-            None => api.app.engine.create(new).await.map_err(KeyError::Engine),
-            Some(key) => create_once(&api.app.engine, key, new).await.map(|created| match created {
-                Created::New(id) => id,
-                Created::Earlier(earlier) => earlier.1.id,
-            }),
+        let made = match key {
+            None => api.app.engine.create(new).await.map(Created::New).map_err(KeyError::Engine),
+            Some(key) => create_once(&api.app.engine, key, new).await,
         };
-        (api, id)
+        let id = match made.map_err(refused)? {
+            Created::New(id) => await_jail(&api, id).await?,
+            Created::Earlier(earlier) => earlier.1.id,
+        };
+        Ok::<_, ApiError>((api, id))
     });
-    let (api, id) = making.await.map_err(|error| ApiError::internal(&error))?;
-    let id = id.map_err(refused)?;
+    let (api, id) = making.await.map_err(|error| ApiError::internal(&error))??;
     let handle = api.call(move |api| handle(api, &id, &template, is_secure)).await?;
     Ok((StatusCode::CREATED, Json(handle)))
+}
+
+/// Waits until the commands of a new sandbox can run. One whose own command has ended by then is gone, and so is its record.
+async fn await_jail(api: &ApiState, id: String) -> Result<String, ApiError> {
+    api.call(move |api| {
+        let files = open_record(api.app.engine.scope(), &id).map_err(|error| ApiError::internal(&error))?;
+        let opened = files.as_ref().map(Jail::open);
+        match opened {
+            Some(Ok(_)) => Ok(id),
+            Some(Err(error)) => Err(ended_at_once(&error_chain(&error))),
+            None => Err(ended_at_once("its command has ended")),
+        }
+    })
+    .await
+}
+
+fn ended_at_once(why: &str) -> ApiError {
+    let message =
+        format!("the sandbox did not begin to run: {why}; a template's command runs until the sandbox ends");
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
 fn refused(error: KeyError) -> ApiError {
@@ -164,7 +186,10 @@ fn describe(api: &ApiState, wanted: Wanted, is_secure: bool) -> Result<NewSandbo
         jail.network = Some(JailNetwork::None);
     }
     let timeout = wanted.timeout.unwrap_or(USUAL_TIMEOUT);
-    spec.lease_ms = Some(lease_ms(timeout));
+    // A limit of 0 would end it before its client knows it.
+    spec.lease_ms = Some(lease_ms(timeout.max(1)));
+    // The time limit is an end as `DELETE` is, and no time is given to the commands.
+    spec.grace_ms.get_or_insert(0);
     spec.lease_pauses = pauses;
     if wanted.auto_resume.is_some_and(|resume| resume.enabled) {
         spec.labels.insert(RESUMES.to_owned(), timeout.to_string());

@@ -23,7 +23,7 @@ fn code(errno: Errno) -> Code {
         Errno::NOENT => Code::NotFound,
         Errno::EXIST | Errno::NOTEMPTY => Code::AlreadyExists,
         Errno::NOTDIR | Errno::ISDIR | Errno::INVAL | Errno::NAMETOOLONG => Code::InvalidArgument,
-        Errno::LOOP => Code::FailedPrecondition,
+        Errno::LOOP | Errno::BUSY => Code::FailedPrecondition,
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::OVERFLOW => Code::ResourceExhausted,
         Errno::ACCESS | Errno::PERM | Errno::ROFS => Code::PermissionDenied,
         _ => Code::Internal,

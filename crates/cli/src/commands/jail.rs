@@ -69,6 +69,9 @@ struct OutsideArgs {
     /// User of the jail, whose home is this directory.
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Directories that a user of the jail's own finds empty.
+    #[arg(long, value_name = "DIR")]
+    hide: Vec<PathBuf>,
     /// Let the command write to TMPDIR.
     #[arg(long)]
     scratch: bool,
@@ -120,6 +123,7 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
         user: user.map(|(name, (passwd, group))| JailUser {
             name,
             home: &directory,
+            hidden: &args.hide,
             accounts: (passwd.as_fd(), group.as_fd()),
         }),
         filter: filter.as_ref().map(AsFd::as_fd),

@@ -2,6 +2,7 @@
 
 mod accounts;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,6 +19,9 @@ pub const TEMPORARY: &str = "/tmp";
 /// Directories that the jail has of its own.
 const OWN: [&str; 4] = ["dev", "proc", "run", "tmp"];
 
+/// Directories that a jail with a user does not show.
+const EMPTY: [&str; 7] = ["/dev", "/proc", "/run", "/tmp", "/var/tmp", accounts::HOMES, ROOTS_HOME];
+
 /// What root may write in `/proc` without any capability, since the files belong to root: settings of the host.
 const SETTINGS: [&str; 9] =
     ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr", "latency_stats"];
@@ -32,6 +36,8 @@ pub struct JailUser<'a> {
     pub name: &'a str,
     /// The directory that becomes the home.
     pub home: &'a Path,
+    /// Directories that are empty in the jail.
+    pub hidden: &'a [PathBuf],
     /// The text of `/etc/passwd`, and that of `/etc/group`.
     pub accounts: (BorrowedFd<'a>, BorrowedFd<'a>),
 }
@@ -87,13 +93,20 @@ impl Jail<'_> {
         self.put_root(&mut words, has_new_root)?;
         self.put_own(&mut words);
         self.put_user(&mut words)?;
+        let hidden = self.hidden();
         let mut put = |list: &[&OsStr]| words.extend(list.iter().map(|&word| word.to_owned()));
+        for directory in &hidden {
+            put(&[text("--tmpfs"), directory.as_os_str()]);
+        }
         put(&[text("--ro-bind"), self.program.as_os_str(), text(JAIL_PROGRAM)]);
         let home = self.user.map(|user| home(user.name));
         let homes = self.user.iter().zip(&home).map(|(user, home)| (user.home, home.as_path()));
         let places = homes.chain(self.writable.iter().map(|&directory| (directory, directory)));
         for (source, target) in places.clone() {
             put(&[text("--bind"), source.as_os_str(), target.as_os_str()]);
+        }
+        for directory in &hidden {
+            put(&[text("--remount-ro"), directory.as_os_str()]);
         }
         if let Some((_, directory)) = places.clone().next() {
             put(&[text("--chdir"), directory.as_os_str()]);
@@ -113,6 +126,23 @@ impl Jail<'_> {
         put(&[text("--setenv"), text("TMPDIR"), self.temporary.as_os_str()]);
         put(&["--", JAIL_PROGRAM].map(text));
         Ok(words)
+    }
+
+    /// The directories to hide that the jail would show.
+    fn hidden(&self) -> Vec<PathBuf> {
+        let Some(user) = self.user.filter(|_| self.rootfs.is_none()) else { return Vec::new() };
+        let mut found: Vec<PathBuf> = Vec::new();
+        // What is above another comes first.
+        let directories: BTreeSet<PathBuf> =
+            user.hidden.iter().filter_map(|directory| directory.canonicalize().ok()).collect();
+        for directory in directories {
+            let is_empty = EMPTY.iter().any(|empty| directory.starts_with(empty))
+                || found.iter().any(|above| directory.starts_with(above));
+            if !is_empty && directory.is_dir() && directory != Path::new("/") {
+                found.push(directory);
+            }
+        }
+        found
     }
 
     /// The directory whose files the jail shows.

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Sta
 use rustix::io::Errno;
 
 use super::error::FileError;
-use super::workspace::{FilePlace, Workspace, is_there, open_readable};
+use super::workspace::{FilePlace, Workspace, is_there, open_readable, refuse_mount};
 
 /// An entry of a directory. A link is not followed.
 #[derive(Debug, Clone)]
@@ -80,6 +80,8 @@ impl Workspace {
     /// When there is nothing to move, or something is at the new path.
     pub fn move_entry(&self, from: &str, to: &str, replaces: bool) -> Result<(), FileError> {
         let (old, new) = (self.place(from)?, self.place(to)?);
+        refuse_mount(&old).map_err(|errno| FileError::system(from, errno))?;
+        refuse_mount(&new).map_err(|errno| FileError::system(to, errno))?;
         let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         let moved = rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags);
         moved.map_err(|errno| {
@@ -120,6 +122,7 @@ fn page(dir: &OwnedFd, after: Option<&[u8]>, limit: usize) -> Result<EntryPage, 
 }
 
 pub(super) fn remove_at(place: &FilePlace, recursive: bool) -> Result<(), Errno> {
+    refuse_mount(place)?;
     match rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
         other => return other,

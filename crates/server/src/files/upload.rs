@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::error::FileError;
 use super::rights::Rights;
 use super::root::text_of;
-use super::workspace::{FilePlace, open_readable};
+use super::workspace::{FilePlace, open_readable, refuse_mount};
 use crate::engine::{Engine, EngineError};
 
 /// The parts of a body that wait for the disk.
@@ -104,8 +104,11 @@ fn receive(
     let _rights = Rights::of(&place.actor).map_err(system)?;
     let old = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let kind = old.as_ref().map(|old| FileType::from_raw_mode(old.st_mode));
-    if kind == Some(FileType::Directory) {
-        return Err(system(Errno::ISDIR));
+    match kind {
+        None | Some(FileType::RegularFile | FileType::Symlink) => refuse_mount(place).map_err(system)?,
+        Some(FileType::Directory) => return Err(system(Errno::ISDIR)),
+        // Others may have it open.
+        Some(_) => return Err(FileError::NotPlain { path: text_of(&place.name) }.into()),
     }
     let old_mode = old.filter(|_| kind == Some(FileType::RegularFile)).map(|old| old.st_mode & 0o7777);
     let mode = new.mode.or(old_mode.map(Mode::from_raw_mode)).unwrap_or(USUAL_MODE);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use penfold_control::Scope;
 use penfold_state::Profile;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::error::FileError;
@@ -180,6 +180,19 @@ impl Workspace {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses a place at which something is mounted. The kernel protects mounts only in the mount namespace of the caller; in that of the
+/// sandbox they would silently go.
+///
+/// # Errors
+/// `EBUSY` for such a place.
+pub(crate) fn refuse_mount(place: &FilePlace) -> Result<(), Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(&place.dir, &place.name, flags, StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) => Err(Errno::BUSY),
+        _ => Ok(()),
     }
 }
 

@@ -85,6 +85,28 @@ fn the_home_is_gone_with_the_sandbox() {
 
 /// spec: 19.10
 #[test]
+fn other_sandboxes_are_hidden_wherever_their_files_are() {
+    let Some(env) = environments().into_iter().next() else { return };
+    // The usual places are empty in any jail with a user.
+    let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let [state, temporary] = ["state", "tmp"].map(|name| elsewhere.path().join(name));
+    for dir in [&state, &temporary] {
+        fs::create_dir(dir).unwrap();
+        fs::write(dir.join("secret"), "x").unwrap();
+    }
+    let script = "ls -A $0 $1; pwd; touch mine; touch $0/own $1/own 2>/dev/null || echo refused";
+    let [state, temporary] = [&state, &temporary].map(|dir| dir.to_str().unwrap());
+    let mut command = env.command(penfold());
+    command.args(["--root", state, "run"]).args(of_ann(&[], &["sh", "-c", script, state, temporary]));
+    let done = Running::start(command.env("TMPDIR", temporary)).finish().with_code(0);
+    let expected = format!("{state}:\n\n{temporary}:\n/home/ann\nrefused\n");
+    // A home of root hides the directories themselves.
+    assert!(done.out() == expected || done.out() == "/home/ann\nrefused\n", "{}", done.out());
+    env.assert_nothing_left();
+}
+
+/// spec: 19.10
+#[test]
 fn variables_of_the_request_go_before_those_of_the_user() {
     for env in environments() {
         let script = "echo $HOME $USER $LOGNAME $SHELL $TMPDIR";

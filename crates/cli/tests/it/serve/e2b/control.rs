@@ -1,5 +1,7 @@
 //! The control plane.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -90,6 +92,19 @@ fn a_sandbox_ends_at_its_time_limit() {
     // The stream breaks off, so that the client looks.
     assert_eq!(command.rest().2, None);
     assert_eq!(timeout(10), 404);
+}
+
+/// spec: 36.2
+#[test]
+fn a_time_limit_gives_no_time_to_commands() {
+    let api = Api::start();
+    let guest = api.create(&json!({ "timeout": 0 }));
+    let mut command = api.start_command(&guest, "trap '' TERM; echo up; while :; do sleep 0.1; done");
+    command.await_output("up");
+    let begun = Instant::now();
+    wait_until("all is gone", || api.env.listed(&["-a"]).is_empty());
+    // The usual grace is 10 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 /// spec: 36.2
@@ -246,6 +261,11 @@ fn templates_are_files() {
     assert!(serve(&api).with_code(2).err().contains("there is no file NAME.toml"));
     let text = "command = [\"sleep\", \"1011\"]\n[env]\nFROM = \"template\"\n[jail]\nuser = \"agent\"\n";
     std::fs::write(dir.join("small.toml"), text).unwrap();
+    // A root directory that a jail with a user cannot have.
+    let root = api.env.path("work/root");
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("etc"), "").unwrap();
+    std::fs::write(dir.join("ends.toml"), format!("[jail]\nrootfs = '{}'\n", root.display())).unwrap();
     let Api { env, server } = api;
     server.end();
     let server = super::serve(&env, &["--templates", dir.to_str().unwrap()]);
@@ -255,9 +275,16 @@ fn templates_are_files() {
     assert_eq!(api.out(&guest, "echo $FROM; whoami; cd; pwd"), "template\nagent\n/home/agent\n");
     let found = api.ask("GET", &format!("/sandboxes/{}", guest.id), &Value::Null).json();
     assert_eq!((&found["templateID"], &found["alias"]), (&json!("small"), &json!("small")));
-    api.create(&json!({}));
+    let base = api.create(&json!({}));
+    let told = api.ask("POST", "/v2/sandboxes", &json!({ "templateID": "ends" }));
+    let message = told.json()["message"].to_string();
+    assert!(told.status == 500 && message.contains("did not begin to run"), "{} {message}", told.status);
+    for guest in [guest, base] {
+        api.delete(&guest);
+    }
+    assert!(api.env.listed(&["-a"]).is_empty(), "a sandbox that never ran is left");
     let unknown = api.ask("POST", "/v2/sandboxes", &json!({ "templateID": "x" })).json();
-    assert!(unknown["message"].as_str().unwrap().ends_with("base, small"), "{unknown}");
+    assert!(unknown["message"].as_str().unwrap().ends_with("base, ends, small"), "{unknown}");
 }
 
 /// spec: 36.1

@@ -145,6 +145,29 @@ fn no_path_leads_out_of_the_jail() {
 
 /// spec: 36.9
 #[test]
+fn what_is_mounted_and_what_is_no_file_stays() {
+    let api = Api::start();
+    let guest = api.create(&json!({}));
+    api.out(&guest, "mkfifo fifo; echo x > file");
+    for path in ["/dev/null", "/run/penfold-jail", "/home/user", "/tmp", "/dev"] {
+        let (status, json) = api.call(&guest, &fs("Remove"), &json!({ "path": path }));
+        assert_eq!((status, &json["code"]), (400, &json!("failed_precondition")), "{path}: {json}");
+        for (from, to) in [(path, "moved"), ("file", path)] {
+            let (status, json) = api.call(&guest, &fs("Move"), &json!({ "source": from, "destination": to }));
+            assert_ne!(status, 200, "{from} to {to}: {json}");
+        }
+    }
+    for path in ["/dev/null", "fifo"] {
+        let headers = "content-type: application/octet-stream\r\n";
+        let told = api.files(&guest, ("POST", &format!("path={path}")), headers, b"x");
+        assert!(told.status == 400 && told.json()["message"].as_str().unwrap().contains("not a plain file"));
+    }
+    assert_eq!(api.out(&guest, "test -p fifo && test -c /dev/null && cat file"), "x\n");
+    api.delete(&guest);
+}
+
+/// spec: 36.9
+#[test]
 fn directories_are_made_listed_moved_and_removed() {
     let api = Api::start();
     let guest = api.create(&json!({}));
