@@ -97,10 +97,16 @@ fn a_sandbox_ends_at_its_time_limit() {
 /// spec: 36.2
 #[test]
 fn a_time_limit_gives_no_time_to_commands() {
-    let api = Api::start();
-    let guest = api.create(&json!({ "timeout": 0 }));
-    let mut command = api.start_command(&guest, "trap '' TERM; echo up; while :; do sleep 0.1; done");
-    command.await_output("up");
+    let Api { env, server } = Api::start();
+    server.end();
+    let dir = env.path("work/templates");
+    std::fs::create_dir(&dir).unwrap();
+    let deaf = "command = [\"sh\", \"-c\", \"trap '' TERM; while :; do sleep 0.1; done\"]\n";
+    std::fs::write(dir.join("deaf.toml"), deaf).unwrap();
+    let server = super::serve(&env, &["--templates", dir.to_str().unwrap()]);
+    let api = Api { env, server };
+    let guest = api.create(&json!({ "templateID": "deaf", "timeout": 0 }));
+    assert_eq!(api.out(&guest, "echo up"), "up\n");
     let begun = Instant::now();
     wait_until("all is gone", || api.env.listed(&["-a"]).is_empty());
     // The usual grace is 10 seconds.
