@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use axum::http::HeaderValue;
 use penfold_server::{AppState, EngineError};
-use penfold_state::Files;
 use penfold_state::secret::{SECRET, read_or_make_secret};
+use penfold_state::{Files, Id};
 
 use crate::watched::Watchers;
 
@@ -34,11 +35,13 @@ pub(crate) struct Processors {
     pub(crate) all: u64,
 }
 
-/// The parts of this API. All of them can be made again from the disk.
+/// The parts of this API. All of them can be made again.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) app: AppState,
     secret: OnceLock<Secret>,
+    /// What this server adds to a request that it passes on, and no other server does.
+    pub(crate) via: HeaderValue,
     /// The watched directories of sandboxes; the only part that a restart loses.
     pub(crate) watchers: Watchers,
     /// The record of the sandbox with the commands of this machine, once it was found.
@@ -54,6 +57,7 @@ impl Api {
         Arc::new(Api {
             app,
             secret: OnceLock::new(),
+            via: own_via(),
             watchers: Watchers::default(),
             commands: Shared::default(),
             setting: Shared::default(),
@@ -84,4 +88,10 @@ impl Api {
         let api = Arc::clone(self);
         self.app.engine.call(move |_| work(&api)).await?
     }
+}
+
+fn own_via() -> HeaderValue {
+    let named =
+        Id::new().ok().and_then(|id| HeaderValue::try_from(format!("1.1 penfold-{}", id.short())).ok());
+    named.unwrap_or(HeaderValue::from_static("1.1 penfold"))
 }

@@ -36,8 +36,6 @@ const NOT_PASSED: [&str; 9] = [
 
 /// The header in which the SDKs send a token of the server. The application may have a key of its own in it.
 const KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// What this server adds to a request that it passes on.
-const VIA: HeaderValue = HeaderValue::from_static("1.1 penfold");
 
 /// Passes a request on to a port, and its answer back.
 pub(crate) async fn pass(
@@ -47,7 +45,7 @@ pub(crate) async fn pass(
     mut parts: Parts,
     body: Body,
 ) -> Response {
-    if came_by(&parts.headers) {
+    if came_by(&api.via, &parts.headers) {
         let message = "the request came from a sandbox's port already";
         return ApiError::new(StatusCode::LOOP_DETECTED, message).into_response();
     }
@@ -68,7 +66,7 @@ pub(crate) async fn pass(
     if let Some(tokens) = parts.extensions.get::<Arc<Tokens>>() {
         remove_tokens(tokens, &mut parts.headers);
     }
-    parts.headers.append(header::VIA, VIA);
+    parts.headers.append(header::VIA, api.via.clone());
     if let Some(protocol) = asked {
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
@@ -154,8 +152,10 @@ fn remove_tokens(tokens: &Tokens, headers: &mut HeaderMap) {
 }
 
 /// Tells whether this server has passed the request on before: the port leads to the server itself.
-fn came_by(headers: &HeaderMap) -> bool {
-    headers.get_all(header::VIA).iter().any(|value| value == VIA)
+fn came_by(own: &HeaderValue, headers: &HeaderMap) -> bool {
+    let mut listed =
+        headers.get_all(header::VIA).iter().flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    listed.any(|via| via.trim_ascii() == own.as_bytes())
 }
 
 /// What the proxy of the reference says of a port on which nothing listens.
@@ -209,5 +209,17 @@ mod tests {
         assert_eq!(left("authorization", "Bearer  0123456789abcdef0123456789abcdef "), 0);
         assert_eq!(left("x-api-key", "the application's"), 1);
         assert_eq!(left("authorization", "Bearer the application's"), 1);
+    }
+
+    #[test]
+    fn a_request_that_was_here_is_known() {
+        let own = HeaderValue::from_static("1.1 penfold-a");
+        let came = |via: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::VIA, HeaderValue::from_static(via));
+            came_by(&own, &headers)
+        };
+        assert!(came("1.1 penfold-a") && came("1.1 other, 1.1 penfold-a"));
+        assert!(!came("1.1 penfold-b") && !came_by(&own, &HeaderMap::new()));
     }
 }

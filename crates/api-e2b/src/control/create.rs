@@ -6,15 +6,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderMap, StatusCode};
+use penfold_control::ResolveError;
 use penfold_request::{JailNetwork, RefusalKind};
 use penfold_server::files::Jail;
 use penfold_server::ids::{Created, KeyError, create_once};
-use penfold_server::records::open_record;
+use penfold_server::records::{find_sandbox, open_record};
 use penfold_server::{EngineError, NewSandbox, is_settable};
 use penfold_state::{error_chain, names};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::life;
 use super::model::{Handle, handle};
 use super::time::{NO_COLD_START, USUAL_TIMEOUT, lease_ms};
 use crate::api::ApiState;
@@ -104,24 +106,31 @@ async fn create(
     Ok((StatusCode::CREATED, Json(handle)))
 }
 
-/// Waits until the commands of a new sandbox can run. One whose own command has ended by then is gone, and so is its record.
+/// Waits until the commands of a new sandbox can run. One in which none can is ended.
 async fn await_jail(api: &ApiState, id: String) -> Result<String, ApiError> {
-    api.call(move |api| {
+    let looking = api.call(move |api| {
         let files = open_record(api.app.engine.scope(), &id).map_err(|error| ApiError::internal(&error))?;
-        let opened = files.as_ref().map(Jail::open);
-        match opened {
+        Ok::<_, ApiError>(match files.as_ref().map(Jail::open) {
             Some(Ok(_)) => Ok(id),
-            Some(Err(error)) => Err(ended_at_once(&error_chain(&error))),
-            None => Err(ended_at_once("its command has ended")),
-        }
-    })
-    .await
-}
-
-fn ended_at_once(why: &str) -> ApiError {
+            Some(Err(error)) => Err((id, error_chain(&error))),
+            None => Err((id, "its command has ended".to_owned())),
+        })
+    });
+    let (id, why) = match looking.await? {
+        Ok(id) => return Ok(id),
+        Err(failed) => failed,
+    };
+    let finding = api.call(move |api| match find_sandbox(api.app.engine.scope(), &id) {
+        Ok(known) => Ok(Some(known)),
+        Err(ResolveError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(ApiError::from(EngineError::Resolve(error))),
+    });
+    if let Some(known) = finding.await? {
+        life::end_whole(api, known).await?;
+    }
     let message =
         format!("the sandbox did not begin to run: {why}; a template's command runs until the sandbox ends");
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message))
 }
 
 fn refused(error: KeyError) -> ApiError {

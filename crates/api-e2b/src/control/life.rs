@@ -24,6 +24,14 @@ use crate::error::ApiError;
 /// Ends a sandbox. The answer comes once everything was observed gone.
 pub(super) async fn end(State(api): State<ApiState>, Path(id): SandboxPath) -> Result<StatusCode, ApiError> {
     let (known, _) = find(&api, &id).await?;
+    end_whole(&api, known).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Ends a sandbox and removes its record. Returns once everything was observed gone.
+///
+/// # Errors
+/// When something is left.
+pub(super) async fn end_whole(api: &ApiState, known: SandboxRef) -> Result<(), ApiError> {
     let place = api.app.engine.ender()?;
     let ended = api.app.engine.wait(place, move |scope| {
         let resolver = Resolver::new(scope.root());
@@ -44,7 +52,7 @@ pub(super) async fn end(State(api): State<ApiState>, Path(id): SandboxPath) -> R
         // Its supervisor removes it, too.
         remove_record(&resolver, &known, &limits).map_err(|error| ApiError::internal(&error))
     });
-    ended.await?.map(|()| StatusCode::NO_CONTENT)
+    ended.await?
 }
 
 /// A time limit, in seconds from now.

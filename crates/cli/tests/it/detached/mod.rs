@@ -11,7 +11,7 @@ mod exec_jail_user;
 mod life;
 mod modes;
 mod namespaces;
-mod pause;
+pub mod pause;
 mod ports;
 mod promptness;
 mod ready;

@@ -7,8 +7,12 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::sandboxes::{await_running, end, exec, none_lives, remove};
-use crate::support::{Level, Process, Sandbox, TestEnv, Who, is_root, skip, wait_until};
+use crate::support::{
+    Level, Process, Running, Sandbox, TestEnv, Who, has_debug_assertions, is_root, skip, wait_until,
+};
 
+/// Where a supervisor dies in a test here.
+pub const POINT: &str = "paused-at-ttl";
 /// Counts in a file until the end, and takes the polite signal with a line in `$UP`.
 const COUNTER: &str = "trap 'echo asked >> $UP; exit 0' TERM; setsid sleep 1041 & sleep 1042 &
     while :; do i=$((i + 1)); echo $i > count; sleep 0.01; done";
@@ -277,6 +281,39 @@ fn a_lease_may_end_in_a_pause() {
         wait_until("it is paused again", is_paused);
         remove(&env, &sandbox);
         sandbox.assert_gone(&members);
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 12.3.1
+#[test]
+fn a_supervisor_that_dies_while_it_pauses_leaves_nothing_for_ever() {
+    if !has_debug_assertions() {
+        return skip("only a debug build has crash points");
+    }
+    let Some((env, _)) = with_leaves() else { return };
+    for keeps in [false, true] {
+        let mut command = env.run_command(["-d", "--contain", "cgroup", "--ttl", "300ms", "--ttl-pauses"]);
+        if keeps {
+            command.args(["--on-supervisor-exit", "keep"]);
+        }
+        command
+            .args(["--", "sh", "-c", "setsid sleep 1049 & exec sleep 1050"])
+            .env("PENFOLD_CRASH_AT", POINT);
+        let sandbox = Sandbox::printed(&env, &Running::start(&mut command).finish().with_code(0).out());
+        let members = await_running(&env, &["sleep 1049", "sleep 1050"]);
+        // With `keep`, the standby takes over, finds the lease at its end, and dies in the same place.
+        for supervisor in &sandbox.supervisors {
+            supervisor.await_end();
+        }
+        if keeps {
+            // The kernel freezes them one by one.
+            wait_until("it is frozen", || events(&sandbox).contains("frozen 1"));
+            assert!(!members.iter().any(Process::has_ended));
+            env.call(["kill", &sandbox.id]).with_code(0);
+        }
+        sandbox.assert_gone(&members);
+        remove(&env, &sandbox);
     }
     env.assert_nothing_left();
 }
