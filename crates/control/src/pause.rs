@@ -3,11 +3,13 @@
 //! The kernel alone knows whether a sandbox is paused: a process may also freeze or thaw the leaf by itself. The supervisors are
 //! outside of the leaf and go on: time limits and leases hold for a paused sandbox, too.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::{CgroupError, Leaf};
 use penfold_process::ProcFs;
+use penfold_state::execs::number_of_leaf;
 use penfold_state::state::Status;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -73,7 +75,14 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     leaf.freeze()?;
     penfold_sys::crash_point!("leaf-frozen-to-pause");
     let limit = EndLimits::default().patience(known.intent.as_ref());
-    let frozen = await_frozen(&leaf, true, limit);
+    let until = Instant::now() + limit;
+    let execs = leaves_of_execs(&leaf);
+    let mut frozen = freeze_first(&leaf, &execs, until);
+    // They stay frozen by the leaf.
+    thaw_each(&execs);
+    if matches!(frozen, Ok(true)) {
+        frozen = await_frozen(&leaf, true, until);
+    }
     if !matches!(frozen, Ok(true) | Err(PauseError::Gone)) {
         leaf.thaw()?;
     }
@@ -93,7 +102,9 @@ pub fn unpause_sandbox(resolver: &Resolver, known: &SandboxRef) -> Result<(), Pa
         let leaf = leaf(resolver, known)?;
         penfold_sys::crash_point!("leaf-opened-to-unpause");
         leaf.thaw()?;
-        if await_frozen(&leaf, false, THAW)? { Ok(()) } else { Err(PauseError::Above) }
+        // A client that died while it paused the sandbox may have left them frozen by themselves.
+        thaw_each(&leaves_of_execs(&leaf));
+        if await_frozen(&leaf, false, Instant::now() + THAW)? { Ok(()) } else { Err(PauseError::Above) }
     };
     thawed().map_err(|error| over_or(resolver, known, error))
 }
@@ -127,12 +138,46 @@ fn leaf(resolver: &Resolver, known: &SandboxRef) -> Result<Leaf, PauseError> {
     Leaf::open(path)?.ok_or(PauseError::NoLeaf)
 }
 
+/// Freezes what runs in the leaves of execs, which are below the frozen leaf. False at the deadline.
+///
+/// The kernel (6.18) says that a cgroup is frozen as soon as either its own members are or the cgroups below are. It is right
+/// about a leaf whose cgroups below were frozen by themselves before it was.
+fn freeze_first(leaf: &Leaf, execs: &[Leaf], until: Instant) -> Result<bool, PauseError> {
+    for exec in execs {
+        let frozen = exec.freeze().map_err(PauseError::from).and_then(|()| await_frozen(exec, true, until));
+        // One that has ended meanwhile has no members.
+        if !matches!(frozen, Ok(true)) && !exec.is_gone()? {
+            return frozen;
+        }
+    }
+    if !execs.is_empty() {
+        penfold_sys::crash_point!("execs-frozen-to-pause");
+        leaf.thaw()?;
+        leaf.freeze()?;
+    }
+    Ok(true)
+}
+
+/// Thaws leaves of execs. One that has ended meanwhile has none.
+fn thaw_each(execs: &[Leaf]) {
+    for exec in execs {
+        let _ = exec.thaw();
+    }
+}
+
+/// Opens the leaves of execs below the leaf of their sandbox.
+fn leaves_of_execs(leaf: &Leaf) -> Vec<Leaf> {
+    let Ok(entries) = std::fs::read_dir(leaf.path()) else { return Vec::new() };
+    let is_one = |name: &OsStr| name.to_str().is_some_and(|name| number_of_leaf(name).is_some());
+    let paths = entries.filter_map(Result::ok).filter(|entry| is_one(&entry.file_name()));
+    paths.filter_map(|entry| Leaf::open(&entry.path()).ok().flatten()).collect()
+}
+
 /// Waits until all members are frozen, or no longer are. False at the deadline.
 ///
 /// # Errors
 /// [`PauseError::Gone`] when the leaf is removed: its events file is then ready at each poll(2), and never changes.
-fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, PauseError> {
-    let until = Instant::now() + limit;
+fn await_frozen(leaf: &Leaf, frozen: bool, until: Instant) -> Result<bool, PauseError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let events: Option<OwnedFd> = rustix::fs::openat(leaf.dir(), c"cgroup.events", flags, Mode::empty()).ok();
     loop {

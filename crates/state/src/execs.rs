@@ -350,6 +350,11 @@ pub fn leaf_name(number: u32) -> String {
     format!("exec-{number}")
 }
 
+/// Returns the number of the exec whose leaf has this name.
+pub fn number_of_leaf(name: &str) -> Option<u32> {
+    name.strip_prefix("exec-").and_then(|number| number.parse().ok())
+}
+
 fn path_of(record: &Files, number: u32) -> PathBuf {
     record.path().join(EXECS).join(number.to_string())
 }

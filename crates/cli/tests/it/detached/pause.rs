@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::sandboxes::{await_running, end, exec, none_lives, remove};
+use super::sandboxes::{await_running, end, exec, none_lives, put_in, remove};
 use crate::support::{
     Level, Process, Running, Sandbox, TestEnv, Who, has_debug_assertions, is_root, skip, wait_until,
 };
 
-/// Where a supervisor dies in a test here.
-pub const POINT: &str = "paused-at-ttl";
+/// Where a supervisor, or a client that pauses, dies in a test here.
+pub const POINTS: [&str; 2] = ["paused-at-ttl", EXECS_FROZEN];
+const EXECS_FROZEN: &str = "execs-frozen-to-pause";
 /// Counts in a file until the end, and takes the polite signal with a line in `$UP`.
 const COUNTER: &str = "trap 'echo asked >> $UP; exit 0' TERM; setsid sleep 1041 & sleep 1042 &
     while :; do i=$((i + 1)); echo $i > count; sleep 0.01; done";
@@ -219,6 +220,41 @@ fn what_cannot_be_paused_is_left_as_it_was() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.13
+#[test]
+fn a_client_that_dies_while_it_pauses_execs_leaves_what_unpause_continues() {
+    if !has_debug_assertions() {
+        return skip("only a debug build has crash points");
+    }
+    let Some((env, _)) = with_leaves() else { return };
+    let (sandbox, members) = start(&env, &["--contain", "cgroup"], COUNTER);
+    let counting = "while :; do j=$((j + 1)); echo $j > execs; sleep 0.01; done";
+    put_in(&env, &sandbox, &["sh", "-c", counting]);
+    let counts = || {
+        [
+            count(&env),
+            fs::read_to_string(env.path("work/execs")).map_or(0, |text| text.trim().parse().unwrap_or(0)),
+        ]
+    };
+    wait_until("the exec counts", || counts()[1] > 0);
+    let mut client = env.penfold(["pause", &sandbox.id]);
+    Running::start(client.env("PENFOLD_CRASH_AT", EXECS_FROZEN)).finish().with_code(137);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("paused"));
+    // Paused again, and by the leaf alone.
+    pause(&env, &sandbox);
+    let exec = below(&sandbox, "exec-1");
+    let read = |name: &str| fs::read_to_string(exec.join(name)).unwrap();
+    assert_eq!(read("cgroup.freeze").trim(), "0");
+    assert!(read("cgroup.events").contains("frozen 1"));
+    let before = counts();
+    fs::write(exec.join("cgroup.freeze"), "1").unwrap();
+    env.call(["unpause", &sandbox.id]).with_code(0);
+    wait_until("all go on", || counts().iter().zip(before).all(|(now, before)| *now > before));
+    remove(&env, &sandbox);
+    sandbox.assert_gone(&members);
+    env.assert_nothing_left();
+}
+
 /// A path below the leaf.
 fn below(sandbox: &Sandbox, name: &str) -> PathBuf {
     sandbox.leaf.as_ref().unwrap().join(name)
@@ -299,7 +335,7 @@ fn a_supervisor_that_dies_while_it_pauses_leaves_nothing_for_ever() {
         }
         command
             .args(["--", "sh", "-c", "setsid sleep 1049 & exec sleep 1050"])
-            .env("PENFOLD_CRASH_AT", POINT);
+            .env("PENFOLD_CRASH_AT", POINTS[0]);
         let sandbox = Sandbox::printed(&env, &Running::start(&mut command).finish().with_code(0).out());
         let members = await_running(&env, &["sleep 1049", "sleep 1050"]);
         // With `keep`, the standby takes over, finds the lease at its end, and dies in the same place.

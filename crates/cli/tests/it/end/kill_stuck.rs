@@ -1,5 +1,7 @@
 //! `penfold kill` with a member that cannot end: penfold names the member and notices its later end.
 
+use std::fs;
+
 use penfold_testkit::FrozenFs;
 use rustix::process::Signal;
 
@@ -32,25 +34,43 @@ fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
 /// spec: 12.13
 #[test]
 fn pause_with_a_member_in_state_d_lets_all_members_go_on() {
-    let Some(frozen) = frozen() else { return };
-    let env = TestEnv::new();
     let count = "i=0; while :; do i=$((i + 1)); echo $i > count; sleep 0.01; done";
-    let script = format!("(setsid sh -c '{count}' &); {}; sleep 1000", write_to(&frozen));
-    let sandbox = detach_script(&env, &["--patience", PATIENCE], &script);
-    if sandbox.leaf.is_none() {
-        return skip("no cgroup can be made here");
+    // The kernel says of a cgroup that it is frozen as soon as its own members are, or those below, which are execs here.
+    for (stuck, counting) in [("command", "command"), ("command", "exec"), ("exec", "command")] {
+        let Some(frozen) = frozen() else { return };
+        let env = TestEnv::new();
+        let hang = format!("{}; sleep 1000", write_to(&frozen));
+        let script = match (stuck, counting) {
+            ("command", "command") => format!("(setsid sh -c '{count}' &); {hang}"),
+            ("command", _) => hang.clone(),
+            _ => count.to_owned(),
+        };
+        let sandbox = detach_script(&env, &["--patience", PATIENCE], &script);
+        if sandbox.leaf.is_none() {
+            return skip("no cgroup can be made here");
+        }
+        let mut members = vec![sandbox.leader().unwrap()];
+        let exec = |script: &str| env.call(["exec", "-d", &sandbox.id, "sh", "-c", script]).with_code(0);
+        if stuck == "exec" {
+            exec(&format!("echo $$ > hanging; {hang}"));
+            let pid = || fs::read_to_string(env.path("work/hanging")).unwrap_or_default().trim().parse().ok();
+            wait_until("the exec runs", || pid().is_some());
+            members.extend(pid().and_then(Process::find));
+        } else if counting == "exec" {
+            exec(count);
+        }
+        await_state_d(members.last().unwrap());
+        let counted = || fs::read_to_string(env.path("work/count")).unwrap_or_default().trim().parse::<u64>();
+        wait_until("it counts", || counted().is_ok());
+        env.call(["pause", &sandbox.id])
+            .refused(1, "not all members were frozen within 300 ms, and all go on");
+        assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
+        let before = counted().unwrap_or(0);
+        wait_until("it goes on", || counted().is_ok_and(|now| now > before));
+        drop(frozen);
+        answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+        sandbox.assert_gone(&members);
     }
-    let leader = sandbox.leader().unwrap();
-    await_state_d(&leader);
-    env.call(["pause", &sandbox.id]).refused(1, "not all members were frozen within 300 ms, and all go on");
-    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
-    let counted =
-        || std::fs::read_to_string(env.path("work/count")).unwrap_or_default().trim().parse::<u64>();
-    let before = counted().unwrap_or(0);
-    wait_until("it goes on", || counted().is_ok_and(|now| now > before));
-    drop(frozen);
-    answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone(&[leader]);
 }
 
 /// The one test that waits for the default patience, of ten seconds.

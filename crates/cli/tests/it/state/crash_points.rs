@@ -170,7 +170,8 @@ fn every_crash_point_in_the_sources_is_tested() {
     let others = others
         .chain(crate::detached::restart::POINTS)
         .chain(serve::native::races::POINTS)
-        .chain([crate::resources::RELEASING, crate::end::MEMBERS_ENDED, crate::detached::pause::POINT])
+        .chain([crate::resources::RELEASING, crate::end::MEMBERS_ENDED])
+        .chain(crate::detached::pause::POINTS)
         .chain(crate::oci::POINTS)
         .chain(crate::oci::exec::POINTS)
         .chain([crate::oci::exec::RUN_POINT]);
