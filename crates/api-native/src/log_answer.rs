@@ -331,21 +331,24 @@ pub(super) fn send_entry(
 }
 
 /// Writes a log as events to its only reader, until the end.
+///
+/// Returns the log: the kernel takes milliseconds to close its watch, and the body ends before.
 pub(super) fn log_events(
     app: &AppState,
     sink: &mut Sink,
     source: LogSource,
     query: &LogQuery,
-) -> io::Result<()> {
+) -> io::Result<LogReader> {
     let LogSource { mut reader, mut end } = source;
     let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
         Piece::Silence => sse::send_beat(sink),
         Piece::Entry(entry, next) => send_entry(sink, query, (entry, next)),
     };
     match log_stream::follow_log(sink, &mut reader, &app.drain, Some(SILENCE), (|| end.has_come(), each))? {
-        StreamEnd::Complete => sse::send_event(sink, "end", Some(&reader.offset()), &end.seen),
-        StreamEnd::Draining => sse::send_event(sink, "error", None, &Problem::draining().document()),
+        StreamEnd::Complete => sse::send_event(sink, "end", Some(&reader.offset()), &end.seen)?,
+        StreamEnd::Draining => sse::send_event(sink, "error", None, &Problem::draining().document())?,
     }
+    Ok(reader)
 }
 
 /// Writes the raw bytes that there are.

@@ -66,13 +66,14 @@ pub(super) fn follow(
     Ok(stream(body))
 }
 
+/// Returns the log: the kernel takes milliseconds to close its watch, and the body ends before.
 fn write(
     api: &ApiState,
     files: &Files,
     beginning: Beginning,
     keepalive: Duration,
     sink: &mut Sink,
-) -> io::Result<()> {
+) -> io::Result<Option<LogReader>> {
     let Beginning { pid, followed, failure } = beginning;
     send(sink, Event::Start { pid })?;
     if let Some((code, reason)) = failure {
@@ -81,7 +82,7 @@ fn write(
     }
     let Some(Followed { number, mut log, is_terminal }) = followed else {
         sink.write(last_frame(None))?;
-        return sink.flush();
+        return Ok(None);
     };
     let mut ending = None;
     let has_ended = || {
@@ -129,7 +130,7 @@ fn write(
         }
     };
     sink.write(last)?;
-    sink.flush()
+    Ok(Some(log))
 }
 
 fn send(sink: &mut Sink, event: Event) -> io::Result<()> {

@@ -196,13 +196,14 @@ fn stream(app: &AppState, mut session: ConnectedSession, number: u64) -> Result<
                 sink,
                 source(session, reader, number),
                 &LogQuery::default(),
-            ),
+            )
+            .map(Some),
             Err(_) if writer_app.drain.has_begun() => {
-                sse::send_event(sink, "error", None, &Problem::draining().document())
+                sse::send_event(sink, "error", None, &Problem::draining().document()).map(|()| None)
             }
             // A command that could not begin has an end and no log.
             Err(error) => match session.end(number) {
-                Some(end) => sse::send_event(sink, "end", None, &end),
+                Some(end) => sse::send_event(sink, "end", None, &end).map(|()| None),
                 None => Err(error),
             },
         }

@@ -166,8 +166,8 @@ fn trees(
             .chars()
             .take_while(char::is_ascii_digit)
             .collect();
-        // `up1.` and `up2.` as base64, each in a piece of its own.
-        await_texts(&mut stream, &["dXAxLg", "dXAyLg"])?;
+        // `up1..` and `up2..`, each with its end of line, as base64.
+        await_texts(&mut stream, &["dXAxLi4K", "dXAyLi4K"])?;
         let kill = json!({ "process": { "pid": pid }, "signal": "SIGNAL_SIGKILL" }).to_string();
         let headers = format!("content-type: application/json\r\n{}", guest.headers);
         let begun = Instant::now();
