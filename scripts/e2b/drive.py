@@ -1,8 +1,9 @@
-"""python drive.py sync|async
+"""python drive.py sync|async [protobuf]
 
 Drives `penfold serve --api e2b` with the published Python SDK, whose variables (E2B_API_URL and others) say where the server
 is. PENFOLD_TEST_TOKENS is the address of a second server, which knows the key E2B_API_KEY alone. Prints a line for each check,
-and the numbers. The same checks are for both kinds of the SDK: `settle` waits for what the asynchronous kind returns.
+and the numbers. The same checks are for both kinds of the SDK: `settle` waits for what the asynchronous kind returns. With
+`protobuf`, the SDK's client of the Connect protocol sends protobuf in gzip and not JSON.
 """
 
 import asyncio
@@ -21,6 +22,14 @@ from pathlib import Path
 import e2b
 
 IS_ASYNC = sys.argv[1] == "async"
+if "protobuf" in sys.argv:
+    from connectrpc.codec import proto_binary_codec
+    from connectrpc.compression.gzip import GzipCompression
+    from e2b.envd import client_async, client_sync
+
+    for kind in (client_async, client_sync):
+        kind.ENVD_JSON_CODEC = proto_binary_codec()
+        kind.ENVD_RPC_COMPRESSION = {"send_compression": GzipCompression(), "accept_compression": (GzipCompression(),)}
 Sandbox = e2b.AsyncSandbox if IS_ASYNC else e2b.Sandbox
 SERVER = os.environ["E2B_SANDBOX_URL"]
 # The sandboxes of this program.

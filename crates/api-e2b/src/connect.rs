@@ -1,13 +1,15 @@
-//! The Connect protocol with JSON: a message is a body, or a frame of a stream. A frame is one byte of flags, the length in four bytes
-//! (big endian), and the message.
+//! The Connect protocol: a message is a body, or a frame of a stream. A frame is one byte of flags, the length in four bytes (big
+//! endian), and the message. Messages are JSON or protobuf, those of requests also in gzip. The handlers have JSON.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use flate2::write::MultiGzDecoder;
 use http_body_util::BodyExt as _;
 use penfold_server::EngineError;
 use penfold_state::error_chain;
@@ -15,12 +17,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::protobuf::{self, Shape};
+
 /// The media type of a stream.
 const STREAM: &str = "application/connect+json";
+/// The flag of a compressed message.
+const COMPRESSED: u8 = 1;
 /// The flag of the last frame of a stream.
 const LAST: u8 = 2;
 /// The largest message of a stream.
 const LARGEST: usize = 4 << 20;
+/// The most compressed bytes that are unpacked at once: gzip makes at most a thousand times as many of them.
+const PACKED: usize = 1024;
 
 /// What kind of error it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +107,86 @@ impl IntoResponse for RpcError {
     }
 }
 
+/// How the messages of a request are written.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    /// That of protobuf; JSON without one.
+    shape: Option<&'static Shape>,
+    packing: Packing,
+}
+
+/// How the messages of a request are compressed.
+#[derive(Debug, Clone, Copy)]
+enum Packing {
+    Plain,
+    Gzip,
+    Unknown,
+}
+
+impl Form {
+    /// Reads the form from the head of a request, if it has one of these media types.
+    fn of(request: &Request, types: MediaTypes, encoding: &str) -> Option<Form> {
+        let shape = match types.index_of(request.headers())? {
+            0 => None,
+            _ => Some(protobuf::call(request.uri().path())?.0),
+        };
+        let packing = match request.headers().get(encoding).map(HeaderValue::as_bytes) {
+            None | Some(b"identity") => Packing::Plain,
+            Some(b"gzip") => Packing::Gzip,
+            Some(_) => Packing::Unknown,
+        };
+        Some(Form { shape, packing })
+    }
+
+    /// Reads a message.
+    fn parse<T: DeserializeOwned>(self, is_packed: bool, bytes: &[u8]) -> Result<T, RpcError> {
+        let unpacked;
+        let bytes = match self.packing {
+            _ if !is_packed => bytes,
+            Packing::Plain => {
+                return Err(RpcError::invalid("a message is compressed, and no header says how"));
+            }
+            Packing::Gzip => {
+                unpacked = unpack(bytes)?;
+                &unpacked
+            }
+            Packing::Unknown => {
+                let message = "the compression of the message is unknown; known: gzip, identity";
+                return Err(RpcError::new(Code::Unimplemented, message));
+            }
+        };
+        let unexpected =
+            |error: serde_json::Error| RpcError::invalid(format!("the message is not as expected: {error}"));
+        match self.shape {
+            None => serde_json::from_slice(bytes).map_err(unexpected),
+            Some(shape) => {
+                let message = protobuf::read(shape, bytes);
+                let message =
+                    message.ok_or_else(|| RpcError::invalid("the message is no protobuf of the call"))?;
+                serde_json::from_value(message.into()).map_err(unexpected)
+            }
+        }
+    }
+}
+
+/// Unpacks a message in gzip.
+fn unpack(bytes: &[u8]) -> Result<Vec<u8>, RpcError> {
+    let broken = |_| RpcError::invalid("the message is not the gzip that its header says");
+    let mut unpacker = MultiGzDecoder::new(Vec::new());
+    // What one piece becomes is bounded.
+    for piece in bytes.chunks(PACKED) {
+        unpacker.write_all(piece).map_err(broken)?;
+        if unpacker.get_ref().len() > LARGEST {
+            return Err(too_large());
+        }
+    }
+    unpacker.finish().map_err(broken)
+}
+
+fn too_large() -> RpcError {
+    RpcError::new(Code::ResourceExhausted, "a message has at most 4 MiB")
+}
+
 /// The message of a call with one answer.
 #[derive(Debug)]
 pub(crate) struct Message<T>(pub(crate) T);
@@ -107,13 +195,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Message<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Message<T>, Response> {
-        if !has_type(request.headers(), "application/json") {
-            return Err(unsupported("application/json"));
-        }
-        let bytes =
-            axum::body::Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
-        let bytes = if bytes.is_empty() { b"{}" } else { &*bytes };
-        parse(bytes).map(Message).map_err(IntoResponse::into_response)
+        let form = Form::of(&request, UNARY, "content-encoding").ok_or_else(|| UNARY.refusal())?;
+        let is_packed = !matches!(form.packing, Packing::Plain);
+        let bytes = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let bytes = if bytes.is_empty() && form.shape.is_none() { b"{}" } else { &*bytes };
+        form.parse(is_packed, bytes).map(Message).map_err(IntoResponse::into_response)
     }
 }
 
@@ -136,15 +222,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for StreamMessage<T> {
 #[derive(Debug)]
 pub(crate) struct Messages {
     body: Body,
-    buffer: Vec<u8>,
+    form: Form,
+    frames: Frames,
     is_over: bool,
 }
 
 impl Messages {
     /// Begins to read a stream; `None` if the body has another media type.
     pub(crate) fn of(request: Request) -> Option<Messages> {
-        let is_stream = has_type(request.headers(), STREAM);
-        is_stream.then(|| Messages { body: request.into_body(), buffer: Vec::new(), is_over: false })
+        let form = Form::of(&request, STREAMS, "connect-content-encoding")?;
+        Some(Messages { body: request.into_body(), form, frames: Frames::default(), is_over: false })
     }
 
     /// Returns the next message; `None` after the last.
@@ -153,36 +240,84 @@ impl Messages {
     /// When the stream breaks off, or a message is none.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, RpcError> {
         loop {
-            if let Some((flags, message)) = self.take_frame()? {
-                if flags & 1 != 0 {
-                    return Err(RpcError::new(Code::Unimplemented, "messages are not compressed"));
-                }
-                return if flags & LAST == 0 { parse(&message).map(Some) } else { Ok(None) };
+            if let Some((flags, message)) = self.frames.take()? {
+                let is_packed = flags & COMPRESSED != 0;
+                return if flags & LAST == 0 {
+                    self.form.parse(is_packed, &message).map(Some)
+                } else {
+                    Ok(None)
+                };
             }
             if self.is_over {
-                let is_whole = self.buffer.is_empty();
+                let is_whole = self.frames.0.is_empty();
                 return if is_whole { Ok(None) } else { Err(RpcError::invalid("the stream broke off")) };
             }
             match self.body.frame().await {
-                Some(Ok(frame)) => self.buffer.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                Some(Ok(frame)) => self.frames.0.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
                 Some(Err(_)) => return Err(RpcError::invalid("the stream broke off")),
                 None => self.is_over = true,
             }
         }
     }
+}
 
-    fn take_frame(&mut self) -> Result<Option<(u8, Vec<u8>)>, RpcError> {
-        let Some((&[flags, a, b, c, d], rest)) = self.buffer.split_first_chunk::<5>() else {
+/// The bytes of a stream that were not taken yet.
+#[derive(Debug, Default)]
+struct Frames(Vec<u8>);
+
+impl Frames {
+    /// Takes the next frame, if it is whole: its flags, and its message.
+    fn take(&mut self) -> Result<Option<(u8, Vec<u8>)>, RpcError> {
+        let Some((&[flags, a, b, c, d], rest)) = self.0.split_first_chunk::<5>() else {
             return Ok(None);
         };
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if length > LARGEST {
-            return Err(RpcError::new(Code::ResourceExhausted, "a message has at most 4 MiB"));
+            return Err(too_large());
         }
         let Some(message) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
-        self.buffer.drain(..length + 5);
+        self.0.drain(..length + 5);
         Ok(Some((flags, message)))
     }
+}
+
+/// Passes a request on, and writes the answer as protobuf if the request is. Errors stay JSON, as Connect has them.
+pub(crate) async fn answer_in_kind(request: Request, next: Next) -> Response {
+    let is_protobuf = [UNARY, STREAMS].into_iter().any(|types| types.index_of(request.headers()) == Some(1));
+    let Some((_, shape)) = protobuf::call(request.uri().path()).filter(|_| is_protobuf) else {
+        return next.run(request).await;
+    };
+    let (mut parts, body) = next.run(request).await.into_parts();
+    let said = [UNARY, STREAMS].into_iter().find(|types| types.index_of(&parts.headers) == Some(0));
+    let Some(MediaTypes([json, protobuf])) = said.filter(|_| parts.status == StatusCode::OK) else {
+        return Response::from_parts(parts, body);
+    };
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(protobuf));
+    parts.headers.remove(header::CONTENT_LENGTH);
+    if json == STREAM {
+        let mut frames = Frames::default();
+        let body = body.map_frame(move |frame| frame.map_data(|data| rewrite(&mut frames, shape, &data)));
+        return Response::from_parts(parts, Body::new(body));
+    }
+    match body.collect().await.map(|body| serde_json::from_slice(&body.to_bytes())) {
+        Ok(Ok(message)) => Response::from_parts(parts, protobuf::write(shape, &message).into()),
+        Ok(Err(error)) => RpcError::internal(&error).into_response(),
+        Err(error) => RpcError::internal(&error).into_response(),
+    }
+}
+
+/// Rewrites the frames of an answer that are whole by now. The last frame is JSON in either form.
+fn rewrite(frames: &mut Frames, shape: &Shape, data: &[u8]) -> Bytes {
+    frames.0.extend_from_slice(data);
+    let mut out = Vec::new();
+    while let Ok(Some((flags, message))) = frames.take() {
+        let message = match serde_json::from_slice(&message) {
+            Ok(json) if flags & LAST == 0 => protobuf::write(shape, &json),
+            _ => message,
+        };
+        out.extend_from_slice(&seal(flags, [&[0; 5], &*message].concat()));
+    }
+    out.into()
 }
 
 /// An error before the first message of a stream: a stream with the error only.
@@ -228,23 +363,31 @@ fn seal(flags: u8, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, RpcError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| RpcError::invalid(format!("the message is not as expected: {error}")))
-}
+/// The media types of a call: JSON, and protobuf.
+#[derive(Debug, Clone, Copy)]
+struct MediaTypes([&'static str; 2]);
 
-fn has_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    given.split(';').next().is_some_and(|given| given.trim().eq_ignore_ascii_case(wanted))
-}
+const UNARY: MediaTypes = MediaTypes(["application/json", "application/proto"]);
+const STREAMS: MediaTypes = MediaTypes([STREAM, "application/connect+proto"]);
 
-fn unsupported(accepted: &'static str) -> Response {
-    (StatusCode::UNSUPPORTED_MEDIA_TYPE, [("accept-post", accepted)]).into_response()
+impl MediaTypes {
+    /// Which of the two these headers say.
+    fn index_of(self, headers: &HeaderMap) -> Option<usize> {
+        let given =
+            headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let given = given.split(';').next().unwrap_or_default().trim();
+        self.0.iter().position(|known| given.eq_ignore_ascii_case(known))
+    }
+
+    /// The answer to a body of another type.
+    fn refusal(self) -> Response {
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, [("accept-post", self.0.join(", "))]).into_response()
+    }
 }
 
 /// The answer to a body that is no stream.
 pub(crate) fn no_stream() -> Response {
-    unsupported(STREAM)
+    STREAMS.refusal()
 }
 
 /// An empty message.
@@ -281,10 +424,10 @@ mod tests {
 
     #[test]
     fn other_media_types_are_refused() {
-        let request = Request::post("/").header("content-type", "application/connect+proto");
+        let request = Request::post("/").header("content-type", "application/grpc");
         assert!(Messages::of(request.body(Body::empty()).unwrap()).is_none());
         let refused = no_stream();
         assert_eq!(refused.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
-        assert_eq!(refused.headers()["accept-post"], STREAM);
+        assert_eq!(refused.headers()["accept-post"], "application/connect+json, application/connect+proto");
     }
 }

@@ -25,8 +25,17 @@ use crate::error::ApiError;
 use crate::templates::TEMPLATE;
 
 /// The first parts of the paths.
-const OWN: [&str; 8] =
-    ["sandboxes", "templates", "volumes", "secrets", "snapshots", "teams", "nodes", "api-keys"];
+const OWN: [&str; 9] = [
+    "sandboxes",
+    "templates",
+    "default-templates",
+    "volumes",
+    "secrets",
+    "snapshots",
+    "teams",
+    "nodes",
+    "api-keys",
+];
 
 /// Tells whether a path is one of the control plane.
 pub(crate) fn owns(path: &str) -> bool {
@@ -74,6 +83,7 @@ pub(crate) fn routes(api: ApiState) -> Router {
         ("templates", templates),
         ("v2/templates", templates),
         ("v3/templates", templates),
+        ("default-templates", templates),
         ("snapshots", "there are no snapshots"),
         ("volumes", "there are no volumes; a template can have a directory as `rootfs`"),
         ("secrets", "there are no secrets; `envs` are given with a sandbox or a command"),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::address::Address;
 use crate::connect::Messages;
 use crate::files::parts_of_form;
+use crate::protobuf::{call, read, write};
 
 /// Reads the messages of a stream that comes in these pieces; `None` if it is not valid.
 ///
@@ -24,6 +25,13 @@ pub fn read_stream(pieces: &[&[u8]]) -> Option<Vec<Value>> {
         }
         Some(all)
     })
+}
+
+/// Reads these bytes as the protobuf of a call's request, and writes what was read as its answer.
+pub fn read_protobuf(path: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (request, answer) = call(path)?;
+    let message = read(request, bytes)?;
+    Some(write(answer, &message.into()))
 }
 
 /// Reads the parts of a form that comes in these pieces; `None` if it is not valid.

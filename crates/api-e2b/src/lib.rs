@@ -8,7 +8,7 @@
 //!   plane reaches it.
 //! - `envd` — the way into the data plane of this machine; `settings` — what was set for it, `machine` — the sandbox of its commands,
 //!   `user` — its users.
-//! - `connect` — the Connect protocol: messages, frames, errors. `error` — errors as plain JSON.
+//! - `connect` — the Connect protocol: messages, frames, errors; `protobuf` — messages that are not JSON. `error` — errors as plain JSON.
 //! - `ports` — passes requests on to the ports of a sandbox.
 //! - `filesystem` — files. `files` — their content. `watched` — watched directories. `inside` — the files that the commands of a
 //!   sandbox see.
@@ -36,6 +36,7 @@ mod inside;
 mod machine;
 mod ports;
 mod process;
+mod protobuf;
 mod sandbox;
 mod settings;
 mod signed;
@@ -43,9 +44,9 @@ mod templates;
 mod user;
 mod watched;
 
-use axum::Router;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method};
+use axum::{Router, middleware};
 use penfold_server::{AppState, Dialect, TokenPlace};
 
 use self::address::{Address, GUEST_PORT};
@@ -105,5 +106,6 @@ fn guest_routes(app: AppState) -> Router {
 }
 
 fn data_routes() -> Router<ApiState> {
-    process::routes().merge(filesystem::routes()).merge(files::routes())
+    let calls = process::routes().merge(filesystem::routes());
+    calls.layer(middleware::from_fn(connect::answer_in_kind)).merge(files::routes())
 }

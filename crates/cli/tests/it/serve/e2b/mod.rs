@@ -7,6 +7,7 @@ mod files;
 mod lingering;
 mod ports;
 mod process;
+mod protobuf;
 
 use std::io::{BufReader, Write as _};
 

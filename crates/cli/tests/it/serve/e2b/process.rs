@@ -259,7 +259,7 @@ fn a_silent_stream_says_that_it_lives() {
     assert_eq!(command.event(), json!({ "keepalive": {} }));
 }
 
-/// spec: 36.5
+/// spec: 36.6.1
 #[test]
 fn messages_that_are_none_are_refused() {
     let api = Api::start();
@@ -268,8 +268,8 @@ fn messages_that_are_none_are_refused() {
         let headers = format!("content-type: {kind}\r\n{}", guest.headers());
         super::Told::read(&mut api.send("POST", path, &headers, body)).status
     };
-    assert_eq!(ask("application/proto", "/process.Process/List", b""), 415);
-    assert_eq!(ask("application/connect+proto", "/process.Process/Start", b"\0\0\0\0\0"), 415);
+    assert_eq!(ask("application/grpc", "/process.Process/List", b""), 415);
+    assert_eq!(ask("application/grpc-web+proto", "/process.Process/Start", b"\0\0\0\0\0"), 415);
     assert_eq!(ask("application/json", "/process.Process/List", b"{"), 400);
     assert_eq!(ask("application/json", "/process.Process/None", b"{}"), 404);
     for broken in [&b""[..], b"\0\0\0", b"\0\0\0\0\x05ab", b"\0\xff\xff\xff\xff", b"\x01\0\0\0\x02{}"] {
