@@ -1,6 +1,7 @@
 //! The Connect protocol: a message is a body, or a frame of a stream. A frame is one byte of flags, the length in four bytes (big
 //! endian), and the message. Messages are JSON or protobuf, those of requests also in gzip. The handlers have JSON.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 
 use axum::Json;
@@ -15,7 +16,7 @@ use penfold_server::EngineError;
 use penfold_state::error_chain;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::protobuf::{self, Shape};
 
@@ -87,7 +88,7 @@ impl RpcError {
         RpcError::new(Code::Internal, error_chain(error))
     }
 
-    fn json(&self) -> serde_json::Value {
+    fn json(&self) -> Value {
         json!({ "code": self.code.parts().0, "message": self.message })
     }
 }
@@ -140,32 +141,28 @@ impl Form {
 
     /// Reads a message.
     fn parse<T: DeserializeOwned>(self, is_packed: bool, bytes: &[u8]) -> Result<T, RpcError> {
-        let unpacked;
+        let json = self.json(is_packed, bytes)?;
+        serde_json::from_slice(&json)
+            .map_err(|error| RpcError::invalid(format!("the message is not as expected: {error}")))
+    }
+
+    /// Returns a message as JSON.
+    fn json(self, is_packed: bool, bytes: &[u8]) -> Result<Cow<'_, [u8]>, RpcError> {
         let bytes = match self.packing {
-            _ if !is_packed => bytes,
+            _ if !is_packed => Cow::Borrowed(bytes),
             Packing::Plain => {
                 return Err(RpcError::invalid("a message is compressed, and no header says how"));
             }
-            Packing::Gzip => {
-                unpacked = unpack(bytes)?;
-                &unpacked
-            }
+            Packing::Gzip => unpack(bytes)?.into(),
             Packing::Unknown => {
                 let message = "the compression of the message is unknown; known: gzip, identity";
                 return Err(RpcError::new(Code::Unimplemented, message));
             }
         };
-        let unexpected =
-            |error: serde_json::Error| RpcError::invalid(format!("the message is not as expected: {error}"));
-        match self.shape {
-            None => serde_json::from_slice(bytes).map_err(unexpected),
-            Some(shape) => {
-                let message = protobuf::read(shape, bytes);
-                let message =
-                    message.ok_or_else(|| RpcError::invalid("the message is no protobuf of the call"))?;
-                serde_json::from_value(message.into()).map_err(unexpected)
-            }
-        }
+        let Some(shape) = self.shape else { return Ok(bytes) };
+        let message = protobuf::read(shape, &bytes).map(Value::Object);
+        let message = message.ok_or_else(|| RpcError::invalid("the message is no protobuf of the call"))?;
+        Ok(message.to_string().into_bytes().into())
     }
 }
 
