@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, RawDir};
+use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, RawDir, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,8 @@ pub struct FileId {
 const FILE_BYTES: usize = 4096;
 const DIRECTORY_BYTES: usize = 32 * 1024;
 const COMMAND_LINE_BYTES: usize = 256;
+/// The most threads of a process whose states are looked at.
+const THREADS: usize = 64;
 
 /// A reader of one mounted `/proc`, which reuses its buffers.
 ///
@@ -310,6 +312,18 @@ impl ProcFs {
         found
     }
 
+    /// Tells whether one of the first threads of a process is in state D. Another thread of it may then hold the lock of the memory for
+    /// which a look at the command line or the environment waits, without an end.
+    pub fn has_stuck_thread(&mut self, pid: Pid) -> bool {
+        let mut tids = Vec::new();
+        let _ = self.numbers_in(ProcPath::of(pid, "task").as_c_str(), &mut tids);
+        tids.into_iter().take(THREADS).any(|tid| {
+            let text = self.read(ProcPath::of_task(pid, tid, "stat").as_c_str());
+            let thread = text.ok().and_then(|text| Stat::parse(text).ok());
+            thread.is_some_and(|thread| thread.state == SchedulerState::DiskSleep)
+        })
+    }
+
     fn channel_in(&mut self, path: &ProcPath) -> Option<String> {
         let text = self.read(path.as_c_str()).ok()?;
         let name = text.trim_ascii();
@@ -319,8 +333,12 @@ impl ProcFs {
     /// Returns the executable file of a process; `None` when the process is gone or this user may not see it.
     pub fn program(&mut self, pid: Pid) -> Option<FileId> {
         let dir = self.dir().ok()?;
-        let stat = rustix::fs::statat(dir, ProcPath::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
-        Some(FileId { device: stat.st_dev, inode: stat.st_ino })
+        // A file system whose server does not answer is not asked.
+        let flags = AtFlags::STATX_DONT_SYNC;
+        let found =
+            rustix::fs::statx(dir, ProcPath::of(pid, "exe").as_c_str(), flags, StatxFlags::INO).ok()?;
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Some(FileId { device, inode: found.stx_ino })
     }
 
     /// Returns the pid in this `/proc` of the process behind a pidfd, as the pidfd reports; `None` once the process was

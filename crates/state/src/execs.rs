@@ -248,6 +248,7 @@ impl ExecFiles {
             duration_ms: at_ms.saturating_sub(started_at_ms),
             missing: Vec::new(),
             weaker: None,
+            running: Vec::new(),
             leaks: Vec::new(),
             objects: Vec::new(),
             engine_clients: Vec::new(),

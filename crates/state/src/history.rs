@@ -165,12 +165,12 @@ fn bounded(report: &Report) -> io::Result<Report> {
 /// Shortens each text to `most` bytes, and each list to `entries`.
 fn shortened(report: &Report, most: usize, entries: usize) -> Report {
     let mut short = report.clone();
-    let Report { command, labels, missing, weaker, leaks, failure, findings, .. } = &mut short;
+    let Report { command, labels, missing, weaker, running, leaks, failure, findings, .. } = &mut short;
     cut_command(command, most);
     cut_labels(labels, most);
     missing.truncate(entries);
     leaks.truncate(entries / 4);
-    for LeakedProcess { command, parents, ports, files, .. } in leaks {
+    for LeakedProcess { command, parents, ports, files, .. } in running.iter_mut().chain(leaks) {
         cut_text(command, most / 4);
         parents.truncate(4);
         ports.truncate(4);
@@ -251,6 +251,7 @@ mod tests {
             duration_ms: 1,
             missing: Vec::new(),
             weaker: None,
+            running: Vec::new(),
             leaks: Vec::new(),
             objects: Vec::new(),
             engine_clients: Vec::new(),
@@ -342,6 +343,7 @@ mod tests {
             failure: Some(StartFailure::Other(text.clone())),
             missing: words(),
             weaker: Some(text.clone()),
+            running: Vec::new(),
             leaks: vec![leak; 50],
             findings,
             ..report()

@@ -100,6 +100,9 @@ pub struct Report {
     /// Why the level is not a stronger one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weaker: Option<String>,
+    /// What ran when the time limit was reached: the youngest of the processes without children first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub running: Vec<LeakedProcess>,
     /// The strays as they were before they were ended, if they were to be described.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaks: Vec<LeakedProcess>,
@@ -129,7 +132,7 @@ pub struct OmittedCounts {
     pub survivors: usize,
 }
 
-/// A process that outlived the leader of its sandbox.
+/// A process that outlived the leader of its sandbox, or that ran at its time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakedProcess {
     /// The pid, in penfold's pid namespace.
@@ -163,10 +166,16 @@ pub struct LeakedProcess {
 impl LeakedProcess {
     /// Describes a stray by what the teardown knows of it.
     pub fn of(stray: &EndedMember) -> LeakedProcess {
+        let command = stray.command.clone().unwrap_or_else(|| stray.name.clone());
+        LeakedProcess::named(stray.pid, stray.start_time, command)
+    }
+
+    /// Names a process by its pid, its start time and its command.
+    pub fn named(pid: i32, start_time: u64, command: String) -> LeakedProcess {
         LeakedProcess {
-            pid: stray.pid,
-            start_time: stray.start_time,
-            command: stray.command.clone().unwrap_or_else(|| stray.name.clone()),
+            pid,
+            start_time,
+            command,
             age_ms: None,
             directory: None,
             parents: Vec::new(),
@@ -263,6 +272,8 @@ pub struct Outcome {
 
 /// The most strays and survivors in an outcome.
 const MAX_LISTED: usize = 32;
+/// The most processes that are named, and ports of one, in an outcome of a time limit.
+const MAX_NAMED: usize = 4;
 /// The longest text in an outcome.
 const TEXT: usize = 300;
 
@@ -298,6 +309,14 @@ impl Outcome {
         for error in steps.iter_mut().filter_map(|step| step.error.as_mut()) {
             error.truncate(floor_boundary(error, TEXT));
         }
+        let mut running: Vec<LeakedProcess> = report.running.iter().take(MAX_NAMED).cloned().collect();
+        for LeakedProcess { command, test, ports, directory, .. } in &mut running {
+            for text in [Some(command), test.as_mut()].into_iter().flatten() {
+                text.truncate(floor_boundary(text, TEXT));
+            }
+            ports.truncate(MAX_NAMED);
+            *directory = None;
+        }
         let outside = report.findings.outside.iter().take(MAX_LISTED).cloned().collect();
         let findings =
             Findings { ended: strays, spared, outside, survivors, steps, ..report.findings.clone() };
@@ -305,6 +324,7 @@ impl Outcome {
             findings,
             command: Vec::new(),
             labels: BTreeMap::new(),
+            running,
             leaks: Vec::new(),
             objects: Vec::new(),
             ..report.clone()

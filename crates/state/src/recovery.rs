@@ -239,6 +239,7 @@ fn lost(intent: &Intent, level: Level, findings: Findings) -> Report {
         duration_ms: time::now_ms().saturating_sub(intent.made_at_ms),
         missing: Vec::new(),
         weaker: None,
+        running: Vec::new(),
         leaks: Vec::new(),
         objects: Vec::new(),
         engine_clients: Vec::new(),

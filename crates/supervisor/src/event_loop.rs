@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::Stat;
+use penfold_state::LeakedProcess;
 use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
@@ -21,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 pub(crate) use self::leader::LeaderSource;
+use crate::at_limit;
 use crate::detached_parts::DetachedParts;
 use crate::engine_clients;
 use crate::launch::PendingLeader;
@@ -55,6 +57,8 @@ pub(crate) struct EventLoop {
     holds_inherited: bool,
     /// Set if the processes that the leader leaves behind are to be described.
     genealogy: Option<Genealogy>,
+    /// What ran when the time limit was reached.
+    running: Vec<LeakedProcess>,
     /// The launcher was asked to stop together with the leader.
     suspended: bool,
 }
@@ -231,6 +235,7 @@ impl EventLoop {
             holds_inherited: !adopted && !sandbox.policy.is_exec(),
             suspended: false,
             genealogy: Genealogy::start(&sandbox.parts.setup.spec),
+            running: Vec::new(),
             sandbox,
         }
     }
@@ -335,6 +340,9 @@ impl EventLoop {
         if cause == Cause::Ttl && self.sandbox.pause_at_ttl() {
             return None;
         }
+        if cause == Cause::Timeout {
+            self.running = at_limit::running(self.sandbox.parts.leaf_path.as_deref());
+        }
         self.sandbox.decide(|policy| policy.time_out(cause))
     }
 
@@ -347,6 +355,7 @@ impl EventLoop {
         };
         let mut report = self.sandbox.parts.report(cause, exit, self.failure.clone(), findings);
         report.by = self.sandbox.requester();
+        report.running.clone_from(&self.running);
         if let Some(genealogy) = &self.genealogy {
             report.leaks = genealogy.leaks(&report.findings);
             report.objects = genealogy.objects();

@@ -242,17 +242,10 @@ impl Genealogy {
             if stat.is_dead() || self.own.is_some() && self.proc.program(stat.pid) == self.own {
                 continue;
             }
-            let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
             self.found.push(LeakedProcess {
-                pid: stat.pid.as_raw_pid(),
-                start_time: stat.id().start.0,
-                command,
-                age_ms: Some(age(stat.id())),
-                directory: std::fs::read_link(path(stat.pid, "cwd")).ok(),
                 parents: self.parents(stat.id()),
-                test: test(stat.pid),
-                ports: listeners.of(&[stat.pid]).iter().map(ToString::to_string).collect(),
                 files: files(stat.pid, &self.streams),
+                ..describe_process(&mut self.proc, &mut listeners, stat)
             });
         }
     }
@@ -282,6 +275,21 @@ impl Genealogy {
             None => LeakedProcess::of(stray),
         };
         findings.strays().map(describe).collect()
+    }
+}
+
+/// Describes a process as it is now, without its parents and its files.
+pub(crate) fn describe_process(proc: &mut ProcFs, listeners: &mut Listeners, stat: &Stat) -> LeakedProcess {
+    LeakedProcess {
+        pid: stat.pid.as_raw_pid(),
+        start_time: stat.id().start.0,
+        command: proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone()),
+        age_ms: Some(age(stat.id())),
+        directory: std::fs::read_link(path(stat.pid, "cwd")).ok(),
+        parents: Vec::new(),
+        test: test(stat.pid),
+        ports: listeners.of(&[stat.pid]).iter().map(ToString::to_string).collect(),
+        files: Vec::new(),
     }
 }
 

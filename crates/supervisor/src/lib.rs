@@ -22,6 +22,7 @@
 use penfold_state::{outcome, wire};
 
 mod adopt;
+mod at_limit;
 mod control_server;
 mod detached_parts;
 mod end_cell;

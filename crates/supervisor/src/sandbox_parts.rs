@@ -317,6 +317,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         duration_ms: whole_millis(setup.began.elapsed()),
         missing: Vec::new(),
         weaker: None,
+        running: Vec::new(),
         leaks: Vec::new(),
         objects: Vec::new(),
         engine_clients: Vec::new(),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_state::wire::Ending;
-use penfold_state::{ExitStatus, Outcome, Report, Totals, cause_clause};
+use penfold_state::{ExitStatus, LeakedProcess, Outcome, Report, Totals, cause_clause};
 use penfold_supervisor::LauncherProgress;
 use penfold_teardown::report::SPARE;
 use penfold_teardown::{Cause, EndedMember, SparedProcess};
@@ -19,6 +19,9 @@ const NAMED: usize = 4;
 const FIRST: &str = "  strays: ";
 /// What is before the others.
 const NEXT: &str = "          ";
+/// What is before the first process that ran at a time limit, and before the others.
+const FIRST_RUNNING: &str = "  ran: ";
+const NEXT_RUNNING: &str = "       ";
 /// The characters of a command that a narrow terminal shows all the same.
 const SHORTEST: usize = 12;
 
@@ -60,8 +63,13 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
                 let _ = write!(words, "; {}", what_was_done(&outcome.totals, report.findings.took_us));
             }
             line(&mut text, &words);
+            running(&mut text, report, output::message_width());
             strays(&mut text, outcome, output::message_width());
         }
+    } else if report.cause == Cause::Timeout {
+        // It is an error, in one line.
+        let first = report.running.first().map(|ran| format!(" while {} ran", name_running(ran, None)));
+        line(&mut text, &format!("{} {}{}", report.id, describe_end(outcome), first.unwrap_or_default()));
     }
     if !quiet {
         let engine_clients = engine_clients(report);
@@ -202,6 +210,28 @@ pub(crate) fn what_was_done(totals: &Totals, took_us: u64) -> String {
     format!("ended {}{how} in {took}", count(totals.ended, "process", "processes"))
 }
 
+/// A line for each process that ran at the time limit, as wide as the terminal.
+pub(crate) fn running(text: &mut String, report: &Report, width: Option<usize>) {
+    for (number, ran) in report.running.iter().take(NAMED).enumerate() {
+        let before = if number == 0 { FIRST_RUNNING } else { NEXT_RUNNING };
+        line(text, &format!("{before}{}", name_running(ran, width)));
+    }
+}
+
+fn name_running(ran: &LeakedProcess, width: Option<usize>) -> String {
+    let mut facts = format!("pid {}", ran.pid);
+    if let Some(age) = ran.age_ms {
+        let _ = write!(facts, ", for {}", human(Duration::from_millis(age)));
+    }
+    if !ran.ports.is_empty() {
+        let _ = write!(facts, ", listens on {}", ran.ports.join(", "));
+    }
+    if let Some(test) = &ran.test {
+        let _ = write!(facts, ", test {}", template::printable(test));
+    }
+    cut_before(&ran.command, &facts, FIRST_RUNNING, width)
+}
+
 /// A line for each stray, as wide as the terminal, and whether all members are gone.
 fn strays(text: &mut String, outcome: &Outcome, width: Option<usize>) {
     let findings = &outcome.report.findings;
@@ -220,14 +250,20 @@ fn strays(text: &mut String, outcome: &Outcome, width: Option<usize>) {
 }
 
 fn name(stray: &EndedMember, width: Option<usize>) -> String {
-    let command = template::printable(stray.command.as_deref().unwrap_or(&stray.name));
+    let command = stray.command.as_deref().unwrap_or(&stray.name);
     let mut facts = format!("pid {}", stray.pid);
     for fact in stray.why.iter().cloned().chain(stray.signal.map(value::signal_name)) {
         facts.push_str(", ");
         facts.push_str(&fact);
     }
+    cut_before(command, &facts, FIRST, width)
+}
+
+/// A command with facts behind it, cut so that its line, which begins with `before`, has this width.
+fn cut_before(command: &str, facts: &str, before: &str, width: Option<usize>) -> String {
+    let command = template::printable(command);
     let room = width.map_or(usize::MAX, |width| {
-        width.saturating_sub("penfold: ".len() + FIRST.len() + facts.len() + " ()".len())
+        width.saturating_sub("penfold: ".len() + before.len() + facts.len() + " ()".len())
     });
     format!("{} ({facts})", lines::cut(&command, room.max(SHORTEST)))
 }

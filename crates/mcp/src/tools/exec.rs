@@ -13,7 +13,7 @@ use penfold_control::{ANSWER, Resolver, SandboxRef, SupervisorClient, Supervisor
 use penfold_state::record::SCHEMA;
 use penfold_state::time::whole_millis;
 use penfold_state::wire::ReceiveResult;
-use penfold_state::{ExecSpec, Files, Outcome, StartFailure, error_chain};
+use penfold_state::{ExecSpec, Files, LeakedProcess, Outcome, StartFailure, error_chain};
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -221,6 +221,11 @@ fn answer(
             outcome.totals.strays
         );
     }
+    for LeakedProcess { command, pid, ports, .. } in &report.running {
+        let listens =
+            if ports.is_empty() { String::new() } else { format!(", listening on {}", ports.join(", ")) };
+        let _ = writeln!(text, "it was running {command} (pid {pid}){listens}");
+    }
     for survivor in &report.findings.survivors {
         let _ = writeln!(text, "not gone: {survivor}");
     }
@@ -234,7 +239,7 @@ fn answer(
         "id": known.id, "exit": exit_json(report.exit), "cause": report.cause, "timed_out": timed_out, "stdout": stdout,
         "stderr": stderr, "stdout_cut_bytes": out.cut(), "stderr_cut_bytes": err.cut(),
         "left_and_ended": outcome.totals.strays, "gone": report.findings.verified,
-        "survivors": report.findings.survivors,
+        "survivors": report.findings.survivors, "running": report.running,
     });
     let failed = timed_out || !report.findings.verified;
     Ok(if failed { ToolAnswer::failed(text, data) } else { ToolAnswer::new(text, data) })

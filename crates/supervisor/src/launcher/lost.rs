@@ -105,6 +105,7 @@ impl Launcher {
             duration_ms: 0,
             missing: Vec::new(),
             weaker: None,
+            running: Vec::new(),
             leaks: Vec::new(),
             objects: Vec::new(),
             engine_clients: Vec::new(),

@@ -80,6 +80,7 @@ fn outcome(verified: bool) -> Outcome {
         duration_ms: 0,
         missing: Vec::new(),
         weaker: None,
+        running: Vec::new(),
         leaks: Vec::new(),
         objects: Vec::new(),
         engine_clients: Vec::new(),

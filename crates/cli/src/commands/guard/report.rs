@@ -5,6 +5,7 @@ use std::time::Duration;
 use penfold_state::{ExitStatus, LeakedObject, LeakedProcess, Report};
 use penfold_teardown::{Cause, Level};
 
+use crate::output;
 use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
 
@@ -67,6 +68,7 @@ pub(super) fn text(report: &Report, leaks: &[LeakedProcess], appeared: &[String]
         let outlived = count(leaks.len(), "process was left and", "processes were left and");
         lines::say(&mut text, &format!("{end}; {outlived} ended in {took}; {gone}"));
     }
+    summary::running(&mut text, report, output::message_width());
     for leak in leaks.iter().take(PRINTED) {
         for line in describe(leak) {
             lines::say(&mut text, &format!("  {line}"));

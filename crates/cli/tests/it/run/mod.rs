@@ -2,6 +2,7 @@
 
 mod agent_settings;
 mod asked;
+mod culprit;
 mod degrade;
 mod descriptors;
 mod dropin;

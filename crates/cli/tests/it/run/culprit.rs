@@ -1,0 +1,107 @@
+//! What a time limit says: which processes ran then.
+
+use serde_json::Value;
+
+use super::super::end::standing::{await_state_d, frozen, write_to};
+use crate::support::{Level, Running, TestEnv, wait_until};
+
+/// Two processes that wait for no other one; the younger listens, and is of a test.
+const SCRIPT: &str = "sleep 1061 & \
+    PENFOLD_TEST='suite::hangs' python3 -c 'import socket, sys, time
+s = socket.socket(); s.bind((\"127.0.0.1\", 0)); s.listen(); open(sys.argv[1], \"w\").write(str(s.getsockname()[1])); time.sleep(1000)' $0";
+
+/// spec: 1.3.1
+#[test]
+fn a_time_limit_names_what_ran() {
+    let env = TestEnv::new();
+    let begin = |level: Level| {
+        let word = level.word();
+        let report = format!("{word}.json");
+        let words = ["run", "--contain", word, "--timeout", "1500ms", "--report", &report];
+        (level, env.begin(words.iter().chain(&["--", "sh", "-c", SCRIPT, word])))
+    };
+    // At once: each takes its time.
+    let started: Vec<(Level, Running)> = env.levels().into_iter().map(begin).collect();
+    for (level, running) in started {
+        let said = running.finish().with_code(124).err();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains(" (pid ")).collect();
+        assert_eq!(lines.len(), 2, "{level:?}: {said}");
+        let read = |name: &str| std::fs::read_to_string(env.path("work").join(name)).unwrap();
+        let listens = format!("listens on 127.0.0.1:{}, test suite::hangs)", read(level.word()));
+        assert!(lines[0].starts_with("penfold:   ran: "), "{said}");
+        assert!(lines.iter().any(|line| line.contains("python3 -c") && line.ends_with(&listens)), "{said}");
+        assert!(lines.iter().any(|line| line.contains("sleep 1061 (pid ")), "{said}");
+        let report: Value = serde_json::from_str(&read(&format!("{}.json", level.word()))).unwrap();
+        let running = report["running"].as_array().unwrap();
+        // The shell waits for both.
+        assert_eq!(running.len(), 2, "{report}");
+        assert!(running.iter().all(|ran| ran["age_ms"].as_u64().is_some_and(|age| age > 500)), "{report}");
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 1.3.1
+#[test]
+fn a_quiet_time_limit_is_one_line() {
+    let env = TestEnv::new();
+    let done = env.call(["-q", "run", "--timeout", "300ms", "sh", "-c", "sleep 1062; :"]).with_code(124);
+    let text = done.err();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(" timed out after ") && text.contains(" while sleep 1062 (pid "), "{text}");
+    // Any other end is none.
+    assert_eq!(env.call(["-q", "run", "sh", "-c", "sleep 1062 & exit 3"]).with_code(3).err(), "");
+}
+
+/// spec: 1.3.1
+#[test]
+fn an_exec_and_a_guard_say_what_ran() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["sleep", "1063"]);
+    let done =
+        env.call(["exec", "--timeout", "300ms", &sandbox.id, "sh", "-c", "sleep 1064; :"]).with_code(124);
+    assert!(
+        done.err().contains("  ran: sleep 1064 (pid ") && !done.err().contains("sleep 1063"),
+        "{}",
+        done.err()
+    );
+    env.call(["rm", "-f", &sandbox.id]).with_code(0);
+    let done = env.call(["guard", "--timeout", "300ms", "--", "sh", "-c", "sleep 1065; :"]).with_code(124);
+    assert!(done.err().contains("  ran: sleep 1065 (pid "), "{}", done.err());
+    env.assert_nothing_left();
+}
+
+/// The command line of a process that hangs in the kernel is not looked at: the look could hang as well.
+/// spec: 1.3.1
+#[test]
+fn a_time_limit_does_not_wait_for_one_that_hangs() {
+    let Some(frozen) = frozen() else { return };
+    let env = TestEnv::new();
+    // It lives on, and would hold the output.
+    let script = format!("exec > /dev/null 2>&1; {}", write_to(&frozen));
+    let mut command = env.run_command([
+        "--timeout",
+        "1s",
+        "--grace",
+        "100ms",
+        "--patience",
+        "300ms",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    let running = Running::start(&mut command);
+    let mut writer = None;
+    wait_until("it writes", || {
+        writer = env.running(&format!("sh -c {script}")).pop();
+        writer.is_some()
+    });
+    let writer = writer.unwrap();
+    await_state_d(&writer);
+    let done = running.finish().with_code(120);
+    assert!(done.err().contains(&format!("  ran: [sh] (pid {})", writer.pid())), "{}", done.err());
+    drop(frozen);
+    writer.await_end();
+    env.call(["gc", "-f"]).with_code(0);
+    env.assert_nothing_left();
+}
