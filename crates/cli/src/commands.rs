@@ -38,6 +38,7 @@ mod report;
 mod restart;
 pub(crate) mod rm;
 pub(crate) mod run;
+mod screen;
 #[cfg(feature = "full")]
 mod serve;
 mod session_host;
@@ -81,48 +82,83 @@ macro_rules! whole {
     };
 }
 
-/// Every verb, in the order in which `penfold --help` lists them, or its name if this build lacks it.
-const VERBS: &[Result<&Verb, &str>] = &[
-    Ok(&run::VERB),
-    Ok(&sh::VERB),
-    Ok(&guard::VERB),
-    Ok(&guard::EACH),
-    Ok(&exec::VERB),
-    Ok(&attach::VERB),
-    Ok(&ps::VERB),
-    whole!(top),
-    Ok(&stats::VERB),
-    Ok(&ports::VERB),
-    Ok(&tree::VERB),
-    Ok(&status::VERB),
-    Ok(&inspect::VERB),
-    Ok(&report::VERB),
-    Ok(&logs::VERB),
-    Ok(&events::VERB),
-    Ok(&wait::VERB),
-    Ok(&stop::VERB),
-    Ok(&kill::VERB),
-    Ok(&restart::VERB),
-    Ok(&pause::VERB),
-    Ok(&pause::UNPAUSE),
-    Ok(&rm::VERB),
-    Ok(&extend::VERB),
-    Ok(&adopt::VERB),
-    Ok(&keep::VERB),
-    Ok(&reap::VERB),
-    Ok(&slurm::VERB),
-    Ok(&doctor::VERB),
-    Ok(&gc::VERB),
-    Ok(&metrics::VERB),
-    whole!(serve),
-    Ok(&watch::VERB),
-    whole!(agent),
-    whole!(mcp),
-    Ok(&oci::VERB),
-    Ok(&help::VERB),
-    Ok(&version::VERB),
-    whole!(completions),
-    whole!(man),
+/// A verb, or its name if this build lacks it.
+type KnownVerb = Result<&'static Verb, &'static str>;
+
+/// Verbs with one purpose. The first ones are on the first screen of the help.
+struct VerbGroup {
+    title: &'static str,
+    shown: usize,
+    verbs: &'static [KnownVerb],
+}
+
+/// Every verb, in the order of the help.
+const GROUPS: &[VerbGroup] = &[
+    VerbGroup {
+        title: "Run",
+        shown: 3,
+        verbs: &[
+            Ok(&run::VERB),
+            Ok(&exec::VERB),
+            Ok(&guard::VERB),
+            Ok(&guard::EACH),
+            Ok(&sh::VERB),
+            Ok(&attach::VERB),
+        ],
+    },
+    VerbGroup {
+        title: "Look",
+        shown: 4,
+        verbs: &[
+            Ok(&ps::VERB),
+            Ok(&logs::VERB),
+            Ok(&status::VERB),
+            Ok(&ports::VERB),
+            whole!(top),
+            Ok(&tree::VERB),
+            Ok(&stats::VERB),
+            Ok(&report::VERB),
+            Ok(&inspect::VERB),
+            Ok(&events::VERB),
+            Ok(&wait::VERB),
+        ],
+    },
+    VerbGroup {
+        title: "Act",
+        shown: 3,
+        verbs: &[
+            Ok(&stop::VERB),
+            Ok(&kill::VERB),
+            Ok(&restart::VERB),
+            Ok(&pause::VERB),
+            Ok(&pause::UNPAUSE),
+            Ok(&extend::VERB),
+            Ok(&adopt::VERB),
+            Ok(&keep::VERB),
+        ],
+    },
+    VerbGroup {
+        title: "Clean up",
+        shown: 3,
+        verbs: &[Ok(&doctor::VERB), Ok(&gc::VERB), Ok(&reap::VERB), Ok(&rm::VERB), Ok(&slurm::VERB)],
+    },
+    VerbGroup {
+        title: "Connect",
+        shown: 2,
+        verbs: &[
+            whole!(serve),
+            whole!(agent),
+            whole!(mcp),
+            Ok(&oci::VERB),
+            Ok(&watch::VERB),
+            Ok(&metrics::VERB),
+        ],
+    },
+    VerbGroup {
+        title: "Help",
+        shown: 0,
+        verbs: &[Ok(&help::VERB), Ok(&version::VERB), whole!(completions), whole!(man)],
+    },
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
@@ -139,14 +175,18 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &start_request::VERB,
 ];
 
+fn known() -> impl Iterator<Item = KnownVerb> {
+    GROUPS.iter().flat_map(|group| group.verbs.iter().copied())
+}
+
 /// The verbs of this build.
 fn verbs() -> impl Iterator<Item = &'static Verb> {
-    VERBS.iter().copied().flatten()
+    known().flatten()
 }
 
 /// Whether only the whole penfold has a verb with this name.
 fn is_lacking(name: &str) -> bool {
-    VERBS.iter().any(|line| line.is_err_and(|lacking| lacking == name))
+    known().any(|verb| verb.is_err_and(|lacking| lacking == name))
 }
 
 /// Finds the verb with this name or alias.

@@ -3,14 +3,14 @@
 //! Only the called verb builds its flags, so that additional verbs do not slow down `run`.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::io;
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
-use super::{INTERNAL_VERBS, define, find, is_lacking, verbs};
+use super::{INTERNAL_VERBS, define, find, is_lacking, screen, verbs};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
@@ -137,10 +137,16 @@ fn words_before_verb(mut words: impl Iterator<Item = OsString>) -> usize {
 ///
 /// Needs `words` again: an error of clap does not name the verb, and the verb determines the exit code.
 pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>) -> u8 {
-    let (verb, colour) = scan(words);
+    let words: Vec<OsString> = words.collect();
+    let is_long = wants_long_help(&words);
+    let (verb, colour) = scan(words.into_iter());
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let text = rendered(error, colour.wanted(&io::stdout()));
+            let text = match verb.filter(|_| error.kind() == ErrorKind::DisplayHelp) {
+                Some(verb) => screen::of(verb, is_long),
+                None => error.render(),
+            };
+            let text = painted(&text, colour.wanted(&io::stdout()));
             match output::data(text.as_bytes()) {
                 Ok(()) => exit_codes::SUCCESS,
                 Err(error) => Failure::from(error).report(colour.wanted(&io::stderr())),
@@ -148,9 +154,8 @@ pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>)
         }
         // `penfold` without a command: help goes to standard error, so that a script gets a failure and no data.
         ErrorKind::MissingSubcommand => {
-            let text = root().render_help();
-            let coloured = colour.wanted(&io::stderr());
-            output::message(&if coloured { text.ansi().to_string() } else { text.to_string() });
+            let text = screen::first();
+            output::message(&painted(&text, colour.wanted(&io::stderr())));
             exit_codes::USAGE
         }
         _ => {
@@ -172,9 +177,21 @@ pub(super) fn lacking_verb(name: &str) -> Failure {
     Failure::new(FailureKind::Usage, sentence)
 }
 
-fn rendered(error: &clap::Error, coloured: bool) -> String {
-    let text = error.render();
+/// Returns a text of clap with its colours, or without.
+pub(super) fn painted(text: &StyledStr, coloured: bool) -> String {
     if coloured { text.ansi().to_string() } else { text.to_string() }
+}
+
+/// Tells which of `-h` and `--help` comes first.
+fn wants_long_help(words: &[OsString]) -> bool {
+    let mut words = words.iter().map(|word| word.as_encoded_bytes());
+    words
+        .find_map(|word| match word {
+            b"--help" => Some(true),
+            [b'-', letters @ ..] if !letters.starts_with(b"-") && letters.contains(&b'h') => Some(false),
+            _ => None,
+        })
+        .unwrap_or(true)
 }
 
 /// Scans a command line that clap refused for its verb and `--color`.
@@ -203,7 +220,10 @@ fn scan(words: impl Iterator<Item = OsString>) -> (Option<&'static Verb>, Colour
 /// Returns the definition of all verbs, with this verb even if it is internal.
 fn whole(verb: Option<&'static Verb>) -> Command {
     let internal = verb.filter(|verb| INTERNAL_VERBS.iter().any(|internal| internal.name == verb.name));
-    internal.into_iter().fold(root(), |root, verb| root.subcommand(command(verb)))
+    internal
+        .into_iter()
+        .fold(root(), |root, verb| root.subcommand(command(verb)))
+        .override_help(screen::first())
 }
 
 /// The definition of all verbs; clap adds the flags of a verb on demand.
@@ -211,7 +231,7 @@ pub(super) fn root() -> Command {
     // Flags first: the derive also sets `about`, which the calls below replace.
     let root = Global::augment_args(Command::new("penfold"))
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Runs any command as a sandbox and leaves nothing of it behind")
+        .about(screen::ABOUT)
         .long_about(None)
         .after_help(ROOT_EXAMPLES)
         .subcommand_value_name("COMMAND")
@@ -229,16 +249,7 @@ fn command(verb: &'static Verb) -> Command {
         .disable_help_subcommand(true)
         .args_override_self(true)
         .defer(|command| match find(command.get_name()) {
-            Some(verb) => explain((verb.define)(command), verb),
+            Some(verb) => screen::explain((verb.define)(command), verb),
             None => command,
         })
-}
-
-fn explain(command: Command, verb: &Verb) -> Command {
-    let mut text = String::from("Examples:\n");
-    for (example, purpose) in verb.examples {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "  {example}\n      {purpose}\n");
-    }
-    command.about(verb.about).long_about(verb.description).after_help(text.trim_end().to_owned())
 }

@@ -171,7 +171,8 @@ fn filters() -> Vec<CompletionCandidate> {
 /// Commands and topics of `help`.
 fn topics() -> Vec<CompletionCandidate> {
     let verbs = verbs().map(|verb| CompletionCandidate::new(verb.name).help(Some(verb.about.into())));
-    verbs.chain(help::TOPICS.iter().map(CompletionCandidate::new)).collect()
+    let others = help::TOPICS.into_iter().chain([help::ALL]);
+    verbs.chain(others.map(CompletionCandidate::new)).collect()
 }
 
 /// Programs of PATH, and files.

@@ -27,7 +27,7 @@ use crate::{exit_codes, surroundings};
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
     aliases: &[],
-    about: "Check the features of this host and find leaks; changes nothing",
+    about: "Check what this host can do, and find leaks; changes nothing",
     description: "Checks the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what each of them \
         means for the guarantee. Names other state roots of this user with living sandboxes. Then searches for leaks and prints the command that removes each. With --foreign also \
         searches for strays of other tools. Such a stray is an orphan with a session of its own, without a terminal, \

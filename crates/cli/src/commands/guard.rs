@@ -37,7 +37,7 @@ use crate::{output, value, variables};
 pub(crate) const VERB: Verb = Verb {
     name: "guard",
     aliases: &[],
-    about: "Run tests, and name and end every process that they leave behind",
+    about: "Run tests; name and end every process that they leave",
     description: "Runs a test command in a sandbox with a temporary directory of its own. Whatever ends the tests, every process \
         that they started is ended and verified gone, and the directory is removed. PENFOLD_TEST_HOME_BASE names a directory in it for \
         the homes of tests: see `penfold reap --home`. Processes that outlive the tests and do not \

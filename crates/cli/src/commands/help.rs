@@ -5,7 +5,7 @@ use std::io;
 
 use clap::Args;
 
-use super::command_line;
+use super::{command_line, screen};
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
@@ -16,8 +16,9 @@ pub(crate) const VERB: Verb = Verb {
     name: "help",
     aliases: &[],
     about: "Explain a command or a topic",
-    description: "Prints the help of a command, as its --help does, or of a topic: `config`, `exit-codes`, `guarantees` or `remote`.",
+    description: "Prints the help of a command, as its --help does, with `all` the list of all commands, or a topic: `config`, `exit-codes`, `guarantees` or `remote`.",
     examples: &[
+        ("penfold help all", "every command"),
         ("penfold help run", "the flags of `penfold run`"),
         ("penfold help exit-codes", "the meaning of every exit code"),
         ("penfold help guarantees", "the guarantees of penfold"),
@@ -32,6 +33,8 @@ pub(crate) const VERB: Verb = Verb {
 
 /// The topics that are no commands.
 pub(super) const TOPICS: [&str; 4] = ["config", "exit-codes", "guarantees", "remote"];
+/// Asks for the list of all commands.
+pub(super) const ALL: &str = "all";
 
 /// The variables that penfold reads.
 pub(super) const VARIABLES: &[(&str, &str)] = &[
@@ -125,17 +128,21 @@ struct HelpArgs {
 
 fn help(global: &Global, args: &HelpArgs) -> Result<u8, Failure> {
     let text = match args.topic.as_deref() {
-        None => command_help(global, None)?,
+        None => command_help(global, None),
+        Some(ALL) => {
+            command_line::painted(&command_line::root().render_help(), global.color.wanted(&io::stdout()))
+        }
         Some(word) => match (topic(word), super::find(word)) {
             (Some(text), _) => text,
-            (None, Some(verb)) => command_help(global, Some(verb))?,
+            (None, Some(verb)) => command_help(global, Some(verb)),
             (None, None) if super::is_lacking(word) => return Err(command_line::lacking_verb(word)),
             (None, None) => {
                 let sentence = format!("no command or topic is called `{word}`");
                 let (last, topics) = TOPICS.split_last().unwrap_or((&"", &[]));
                 let topics = topics.iter().map(|topic| format!("`{topic}`")).collect::<Vec<_>>().join(", ");
-                return Err(Failure::new(FailureKind::Usage, sentence)
-                    .hint(format!("`penfold help` lists the commands; topics are {topics} and `{last}`")));
+                return Err(Failure::new(FailureKind::Usage, sentence).hint(format!(
+                    "`penfold help all` lists the commands; topics are {topics} and `{last}`"
+                )));
             }
         },
     };
@@ -180,18 +187,9 @@ fn config_text() -> String {
     text
 }
 
-fn command_help(global: &Global, verb: Option<&Verb>) -> Result<String, Failure> {
-    let mut root = command_line::root();
-    root.build();
-    let text = match verb {
-        None => root.render_help(),
-        Some(verb) => root
-            .find_subcommand_mut(verb.name)
-            .map(clap::Command::render_long_help)
-            .ok_or_else(|| Failure::new(FailureKind::Other, "cannot find the definition of this command"))?,
-    };
-    let coloured = global.color.wanted(&io::stdout());
-    Ok(if coloured { text.ansi().to_string() } else { text.to_string() })
+fn command_help(global: &Global, verb: Option<&Verb>) -> String {
+    let text = verb.map_or_else(screen::first, |verb| screen::of(verb, true));
+    command_line::painted(&text, global.color.wanted(&io::stdout()))
 }
 
 fn exit_codes_text() -> String {

@@ -33,7 +33,7 @@ fn command(env: &TestEnv, program: &std::path::Path, words: &[&str]) -> Command 
 
 /// The verbs that the help of a program lists.
 fn listed(env: &TestEnv, program: &std::path::Path) -> Vec<String> {
-    let help = call(env, program, &["--help"]).with_code(0).out();
+    let help = call(env, program, &["help", "all"]).with_code(0).out();
     let commands = help.split("\nCommands:\n").nth(1).and_then(|text| text.split("\n\n").next()).unwrap();
     // A description that is wrapped goes on further to the right.
     let names = commands.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());

@@ -154,7 +154,7 @@ fn harmless_words_do_not_lead_to_a_verb_that_ends_something() {
 /// spec: 5.1
 #[test]
 fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
-    let help = call(&["--help"]).out();
+    let help = call(&["help", "all"]).out();
     let commands =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let verbs: Vec<&str> =
@@ -198,6 +198,46 @@ fn a_bare_penfold_shows_the_help_and_fails() {
         assert_eq!(finished.out(), "");
         assert!(finished.err().contains("Usage: penfold [OPTIONS] <COMMAND>"));
     }
+}
+
+/// spec: 8.18.1
+#[test]
+fn the_first_screen_fits_a_small_terminal() {
+    for line in [&["--help"][..], &["-h"], &["help"]] {
+        let told = call(line).with_code(0).out();
+        assert!(told.lines().count() <= 24, "{told}");
+        assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+        for group in ["Run ", "Look ", "Act ", "Clean up ", "Connect "] {
+            assert!(told.lines().any(|line| line.starts_with(group)), "{group}: {told}");
+        }
+        assert!(told.contains("penfold help all"), "{told}");
+    }
+    assert!(call(&["help", "all"]).with_code(0).out().contains("\n  guard-each "));
+}
+
+/// spec: 8.18.1
+#[test]
+fn the_short_help_of_run_has_every_option_and_explains_a_few() {
+    let (short, long) =
+        (call(&["run", "-h"]).with_code(0).out(), call(&["run", "--help"]).with_code(0).out());
+    assert!(short.lines().count() <= 50, "{short}");
+    let options = long.lines().filter_map(|line| {
+        let word = line.trim_start().split(", ").last()?.split([' ', '[', '.']).next()?;
+        word.strip_prefix("--").filter(|_| line.starts_with("  -") || line.starts_with("      --"))
+    });
+    let options: Vec<&str> = options.collect();
+    assert!(options.len() > 50, "{options:?}");
+    for option in options {
+        let is_named = short.split([' ', '\n']).any(|word| {
+            word.trim_end_matches(['=', '[']).split(['[', '=', ',']).next() == Some(&format!("--{option}"))
+        });
+        assert!(is_named, "--{option}: {short}");
+    }
+    // What every verb has is last.
+    let at = |text: &str| long.find(text).unwrap();
+    assert!(
+        at("\nGlobal options:") > at("\nOptions for the end:") && at("\nGlobal options:") < at("\nExamples:")
+    );
 }
 
 #[test]
