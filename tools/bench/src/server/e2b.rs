@@ -83,7 +83,7 @@ pub(super) fn measure(args: &Args, tools: &Tools) -> Result<Figures, Error> {
     commands(args, &guest, &mut caller, &mut figures)?;
     trees(args, &server, &guest, &mut caller, &mut figures)?;
     talk("server: files of the E2B API");
-    files(args, &guest, &mut caller, &mut figures)?;
+    files(args, &server, &guest, &mut figures)?;
     guest.end(&mut caller)?;
     Ok(figures)
 }
@@ -178,7 +178,7 @@ fn trees(
 }
 
 /// Times a large file up and down, and the same bytes through a pipe into a file.
-fn files(args: &Args, guest: &Guest, caller: &mut Connection, figures: &mut Figures) -> Result<(), Error> {
+fn files(args: &Args, server: &Server, guest: &Guest, figures: &mut Figures) -> Result<(), Error> {
     let size = usize::try_from(if args.quick { 1 } else { MEBIBYTES } << 20).unwrap_or(0);
     let bytes = vec![7; size];
     let failed = |source| Error::io("cannot run cat", source);
@@ -191,9 +191,12 @@ fn files(args: &Args, guest: &Guest, caller: &mut Connection, figures: &mut Figu
     figures.pipe = begun.elapsed();
     let _ = std::fs::remove_file(&target);
     let headers = format!("content-type: application/octet-stream\r\n{}", guest.headers);
+    // The server closes a connection after a large body.
+    let mut caller = Connection::open(server.address)?;
     let begun = Instant::now();
     caller.exchange("POST /files?path=large", &headers, &bytes)?;
     figures.upload = begun.elapsed();
+    let mut caller = Connection::open(server.address)?;
     let begun = Instant::now();
     let read = caller.exchange("GET /files?path=large", &guest.headers, b"")?;
     figures.download = begun.elapsed();
