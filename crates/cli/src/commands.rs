@@ -184,6 +184,11 @@ fn verbs() -> impl Iterator<Item = &'static Verb> {
     known().flatten()
 }
 
+/// The names of the verbs of this build, and their aliases.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    verbs().flat_map(|verb| std::iter::once(verb.name).chain(verb.aliases.iter().copied()))
+}
+
 /// Whether only the whole penfold has a verb with this name.
 fn is_lacking(name: &str) -> bool {
     known().any(|verb| verb.is_err_and(|lacking| lacking == name))

@@ -3,8 +3,10 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
+use penfold_process::quote_words;
 use penfold_request::RefusalKind;
 use penfold_state::{Outcome, StartFailure};
 use penfold_teardown::Survivor;
@@ -103,10 +105,19 @@ impl LaunchError {
                     "no such file"
                 })
             }
-            StartFailure::NotFound => cannot_run_since("not found in PATH"),
+            StartFailure::NotFound => {
+                let error = cannot_run_since("not found in PATH");
+                match hint_for_unknown(command) {
+                    Some(hint) => error.hint(hint),
+                    None => error,
+                }
+            }
             StartFailure::NotExecutable(_) if directory.join(command).is_dir() => {
                 cannot_run_since("the path is a directory")
             }
+            StartFailure::NotExecutable(errno) if is_plain_file(&directory.join(command)) => cannot_run()
+                .because(system(*errno))
+                .hint(format!("`chmod +x {}` makes it executable", quote_words([command]))),
             StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
             StartFailure::Directory(errno) => {
                 // Without a directory in the request it is that of the caller.
@@ -150,8 +161,9 @@ impl LaunchError {
     /// Notes what programs get of a command that was not started, besides the kind.
     #[must_use]
     pub(crate) fn refused_by(mut self, outcome: &Outcome) -> LaunchError {
-        if outcome.name_holder.is_some() {
+        if let Some(holder) = &outcome.name_holder {
             self.refusal = Some(RefusalKind::NameTaken);
+            self.hint = Some(format!("`--replace` stops it first; `penfold stop {holder}` ends it"));
             // The id may not be readable.
             self.holder = outcome.name_holder.clone().filter(|holder| holder != "?");
         }
@@ -160,6 +172,24 @@ impl LaunchError {
         }
         self
     }
+}
+
+/// What helps if a program of this name is not found.
+fn hint_for_unknown(command: &str) -> Option<String> {
+    let is_name = |name: &str| {
+        name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    if command.split_once('=').is_some_and(|(name, _)| is_name(name)) {
+        return Some(format!("`-e {}` before the command sets a variable", quote_words([command])));
+    }
+    let is_line = command.contains([' ', '|', '&', ';', '>', '<', '$']);
+    is_line.then(|| format!("`penfold sh {}` runs a line of a shell", quote_words([command])))
+}
+
+/// Whether a path is a file that nobody may execute.
+fn is_plain_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 == 0)
 }
 
 impl fmt::Display for LaunchError {

@@ -30,6 +30,14 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("is-active", "`penfold ps -q --filter name=NAME` prints the id if the sandbox is running"),
     ("journal", "`penfold logs ID` shows the output of a sandbox"),
     ("info", "`penfold doctor` shows the features of this host"),
+    ("images", "there are no images; `penfold run --profile jail --rootfs DIR` has a directory as root"),
+    ("cp", "a sandbox has the files of the host, where `cp` copies"),
+    ("history", "`penfold report` lists the sandboxes that have ended"),
+    ("jobs", "`penfold ps` lists sandboxes"),
+    ("enter", "`penfold exec -it ID sh` opens a shell in a sandbox"),
+    ("shell", "`penfold exec -it ID sh` opens a shell in a sandbox"),
+    ("upgrade", "put the new penfold in the place of the old file; sandboxes go on"),
+    ("update", "put the new penfold in the place of the old file; sandboxes go on"),
 ];
 
 /// Converts the matches of a verb into its flags.
@@ -52,7 +60,8 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
         Some(source) if error.kind() == ErrorKind::ValueValidation => failure.because(source.to_string()),
         _ => failure,
     };
-    failure.hint(suggestion(error).unwrap_or(help))
+    let habit = verb.and_then(|verb| habit(verb.name, error));
+    failure.hint(habit.or_else(|| suggestion(error)).unwrap_or(help))
 }
 
 fn sentence(error: &clap::Error) -> String {
@@ -88,19 +97,53 @@ fn sentence(error: &clap::Error) -> String {
     }
 }
 
+/// What a habit from another tool means here.
+fn habit(verb: &str, error: &clap::Error) -> Option<String> {
+    let given = option(error, ContextKind::InvalidArg);
+    let number = given.trim_start_matches('-');
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    if error.kind() == ErrorKind::ValueValidation {
+        let is_always =
+            verb == "run" && given == "--restart" && text(error, ContextKind::InvalidValue) == "always";
+        return is_always.then(|| {
+            "a command that exits with 0 is not started again; `--restart on-failure` does the rest"
+                .to_owned()
+        });
+    }
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    match (verb, given.as_str()) {
+        ("reap", _) if is_number => Some(format!("`penfold reap --pid {number}` ends the tree of a process")),
+        ("kill", _) if is_number && given.starts_with('-') => Some(format!(
+            "`penfold kill -s {number} ID` sends a signal; without -s all of the sandbox is killed"
+        )),
+        ("logs", _) if is_number && given.starts_with('-') => {
+            Some(format!("`penfold logs -n {number} ID` shows the last lines"))
+        }
+        ("logs", "--stdout") => {
+            Some("`penfold logs ID 2>/dev/null`: each stream comes where the command wrote it".to_owned())
+        }
+        ("run", "-p" | "--publish" | "--expose") => {
+            Some("a sandbox has the ports of the host: what listens there is reached at once".to_owned())
+        }
+        ("run", "--volume") => {
+            Some("a sandbox has the files of the host; `--mount` adds one for its time".to_owned())
+        }
+        _ => None,
+    }
+}
+
 fn suggestion(error: &clap::Error) -> Option<String> {
     if error.kind() == ErrorKind::InvalidSubcommand {
         let given = text(error, ContextKind::InvalidSubcommand);
         if let Some((_, hint)) = FOREIGN.iter().find(|(word, _)| *word == given) {
             return Some((*hint).to_owned());
         }
-        if let Some(ContextValue::Strings(words)) = error.get(ContextKind::SuggestedSubcommand) {
-            let word =
-                words.iter().rfind(|word| !ENDING.contains(&word.as_str()) || is_slip(&given, word))?;
-            return Some(format!("did you mean `{word}`?"));
-        }
+        let word = nearest(&given, crate::commands::names())?;
+        return Some(format!("did you mean `{word}`?"));
     }
-    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let word = kinds.into_iter().find_map(|kind| match error.get(kind)? {
         // clap sorts suggestions by similarity, the best last.
         ContextValue::Strings(words) => words.last().cloned(),
@@ -110,18 +153,15 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     Some(format!("did you mean `{word}`?"))
 }
 
-/// Whether two words differ by one typing error: an extra, missing or wrong letter, or two swapped letters.
-fn is_slip(given: &str, word: &str) -> bool {
-    let (given, word): (Vec<char>, Vec<char>) = (given.chars().collect(), word.chars().collect());
-    let same = given.iter().zip(&word).take_while(|(one, other)| one == other).count();
-    let (given, word) = (given.get(same..).unwrap_or_default(), word.get(same..).unwrap_or_default());
-    match (given, word) {
-        ([_, given @ ..], _) if given == word => true,
-        (_, [_, word @ ..]) if given == word => true,
-        ([_, given @ ..], [_, word @ ..]) if given == word => true,
-        ([a, b, given @ ..], [c, d, word @ ..]) => a == d && b == c && given == word,
-        _ => false,
-    }
+/// Returns the name that differs least from a word: by one typing error (an extra, missing or wrong letter, or two swapped ones), or by two
+/// of a word with at least five letters. A verb that ends something differs by one.
+fn nearest<'n>(given: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let most = |name: &str| if given.len() < 5 || ENDING.contains(&name) { 1 } else { 2 };
+    let near = names.filter_map(|name| {
+        let distance = strsim::osa_distance(given, name);
+        (distance <= most(name)).then_some((distance, name))
+    });
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
 /// Names the missing arguments. clap writes them as `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
@@ -173,16 +213,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_one_letter() {
-        for (given, word) in
-            [("kil", "kill"), ("klil", "kill"), ("sop", "stop"), ("stopp", "stop"), ("r", "rm")]
-        {
-            assert!(is_slip(given, word), "{given} {word}");
+    fn the_nearest_name_is_one_or_two_errors_away() {
+        let names =
+            ["run", "ps", "pause", "prune", "restart", "report", "reap", "kill", "stop", "rm", "events"];
+        for (given, name) in [
+            ("rnu", "run"),
+            ("kil", "kill"),
+            ("klil", "kill"),
+            ("stopp", "stop"),
+            ("r", "rm"),
+            ("raep", "reap"),
+            ("restrat", "restart"),
+            ("puase", "pause"),
+            ("evnets", "events"),
+            ("repoort", "report"),
+        ] {
+            assert_eq!(nearest(given, names.into_iter()), Some(name), "{given}");
         }
-        for (given, word) in
-            [("pause", "prune"), ("restart", "reap"), ("start", "stop"), ("top", "stops"), ("", "rm")]
-        {
-            assert!(!is_slip(given, word), "{given} {word}");
+        for given in ["zzz", "qq", "kiosk", "sopt1", "frobnicate"] {
+            assert_eq!(nearest(given, names.into_iter()), None, "{given}");
         }
     }
 }

@@ -213,10 +213,13 @@ impl AttachClient {
             .request_with(&Request::Attach(relay::size()), &[theirs.as_fd()], ANSWER)
             .map_err(|error| failed(&id, io::Error::other(error)))?;
         match answer {
-            Answer::Refused(reason) => {
-                Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: {reason}"))
-                    .hint("`penfold run -d -t` starts a sandbox with a terminal"))
-            }
+            Answer::Refused(reason) => Err(Failure::new(
+                FailureKind::NotStarted,
+                format!("cannot attach to {id}: {reason}"),
+            )
+            .hint(format!(
+                "`penfold logs -f {id}` follows its output; `penfold run -d -t` starts one with a terminal"
+            ))),
             Answer::Outcome(outcome) => Ok(AttachClient { client, stream, outcome: Some(outcome) }),
             _ => Ok(AttachClient { client, stream, outcome: None }),
         }

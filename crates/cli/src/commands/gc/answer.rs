@@ -81,6 +81,9 @@ pub(super) fn tell(
     }
     if !global.quiet {
         kept(args, collected, &mut talk);
+        if args.dry_run && survey.complete && collected.is_empty() {
+            say(&mut talk, "nothing would be removed");
+        }
     }
     output::message(&talk);
     if args.json || (global.quiet && !args.dry_run) { Ok(()) } else { output::data(data.as_bytes()) }

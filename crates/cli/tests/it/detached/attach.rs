@@ -514,7 +514,7 @@ fn without_a_terminal_there_is_nothing_to_attach_to() {
     let env = TestEnv::new();
     let plain = env.detach(["--", "sleep", "4310"]);
     let refused = plain.call(&env, &["attach", "ID"]);
-    let hint = "hint: `penfold run -d -t` starts a sandbox with a terminal";
+    let hint = "`penfold run -d -t` starts one with a terminal";
     assert!(refused.err().contains(hint), "{}", refused.err());
     refused.refused(125, "cannot attach");
     begin(&env, &plain, &["-it"], &["true"]).finish().refused(125, "not a terminal");

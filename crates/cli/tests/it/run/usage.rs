@@ -132,6 +132,52 @@ fn slips_of_the_finger_get_a_suggestion() {
     assert!(call(&["run", "--tmeout", "5", "x"]).err().ends_with("hint: did you mean `--timeout`?\n"));
 }
 
+/// spec: 8.2.3
+#[test]
+fn habits_from_other_tools_get_the_command_that_does_it_here() {
+    let env = TestEnv::new();
+    let file = env.path("work/plain");
+    std::fs::write(&file, "#!/bin/sh\n").unwrap();
+    let plain = file.to_str().unwrap();
+    for (line, hint) in [
+        (&["rnu", "x"][..], "did you mean `run`?"),
+        (&["puase", "x"], "did you mean `pause`?"),
+        (&["images"], "there are no images"),
+        (&["history"], "`penfold report`"),
+        (&["enter", "x"], "`penfold exec -it ID sh`"),
+        (&["reap", "123"], "`penfold reap --pid 123`"),
+        (&["kill", "-9", "x"], "`penfold kill -s 9 ID`"),
+        (&["logs", "-5", "x"], "`penfold logs -n 5 ID`"),
+        (&["logs", "--stdout", "x"], "each stream comes where the command wrote it"),
+        (&["run", "-p", "3000:3000", "x"], "the ports of the host"),
+        (&["run", "--volume", "a:b", "x"], "`--mount`"),
+        (&["run", "--restart", "always", "x"], "`--restart on-failure`"),
+        (&["run", "echo hi && ls"], "`penfold sh 'echo hi && ls'`"),
+        (&["run", "FOO=1", "env"], "`-e 'FOO=1'`"),
+        (&["run", plain], "`chmod +x "),
+    ] {
+        let said = call(line).err();
+        assert!(
+            said.lines().any(|line| line.starts_with("hint: ") && line.contains(hint)),
+            "{line:?}: {said}"
+        );
+    }
+    // What is merely unknown gets no guess.
+    for line in [&["zzz"][..], &["cp", "a", "b"], &["upgrade"]] {
+        assert!(!call(line).err().contains("did you mean"), "{line:?}");
+    }
+    let sandbox = env.detach(["--name", "web", "sleep", "1066"]);
+    let taken = env.run(["-d", "--name", "web", "true"]).with_code(125).err();
+    assert!(
+        taken.contains(&format!("hint: `--replace` stops it first; `penfold stop {}`", sandbox.id)),
+        "{taken}"
+    );
+    let attached = env.call(["attach", "web"]).with_code(125).err();
+    assert!(attached.contains(&format!("`penfold logs -f {}`", sandbox.id)), "{attached}");
+    env.call(["rm", "-f", "web"]).with_code(0);
+    env.assert_nothing_left();
+}
+
 /// None of these words ends anything elsewhere.
 /// spec: 8.2
 #[test]
