@@ -161,7 +161,8 @@ impl Form {
         };
         let Some(shape) = self.shape else { return Ok(bytes) };
         let message = protobuf::read(shape, &bytes).map(Value::Object);
-        let message = message.ok_or_else(|| RpcError::invalid("the message is no protobuf of the call"))?;
+        let message = message
+            .ok_or_else(|| RpcError::invalid("the message cannot be read as protobuf of this call"))?;
         Ok(message.to_string().into_bytes().into())
     }
 }
@@ -193,8 +194,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Message<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Message<T>, Response> {
         let form = Form::of(&request, UNARY, "content-encoding").ok_or_else(|| UNARY.refusal())?;
-        let is_packed = !matches!(form.packing, Packing::Plain);
         let bytes = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        // Nothing is nothing in any compression.
+        let is_packed = !bytes.is_empty() && !matches!(form.packing, Packing::Plain);
         let bytes = if bytes.is_empty() && form.shape.is_none() { b"{}" } else { &*bytes };
         form.parse(is_packed, bytes).map(Message).map_err(IntoResponse::into_response)
     }

@@ -72,11 +72,16 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     if own.ok().flatten().is_some_and(|text| leaf.holds(&text)) {
         return Err(PauseError::Inside);
     }
+    let execs = leaves_of_execs(&leaf);
+    if leaf.frozen()? && leaf.populated()? && execs.iter().all(|exec| matches!(exec.frozen(), Ok(true))) {
+        // Nothing runs meanwhile, and a client that died in the middle has left them frozen by themselves.
+        thaw_each(&execs);
+        return Ok(());
+    }
     leaf.freeze()?;
     penfold_sys::crash_point!("leaf-frozen-to-pause");
     let limit = EndLimits::default().patience(known.intent.as_ref());
     let until = Instant::now() + limit;
-    let execs = leaves_of_execs(&leaf);
     let mut frozen = freeze_first(&leaf, &execs, until);
     // They stay frozen by the leaf.
     thaw_each(&execs);
@@ -140,8 +145,8 @@ fn leaf(resolver: &Resolver, known: &SandboxRef) -> Result<Leaf, PauseError> {
 
 /// Freezes what runs in the leaves of execs, which are below the frozen leaf. False at the deadline.
 ///
-/// The kernel (6.18) says that a cgroup is frozen as soon as either its own members are or the cgroups below are. It is right
-/// about a leaf whose cgroups below were frozen by themselves before it was.
+/// The kernel (6.18) says that a cgroup is frozen as soon as either its own members are or the cgroups below are. What it says of a leaf is
+/// correct if the cgroups below were frozen first.
 fn freeze_first(leaf: &Leaf, execs: &[Leaf], until: Instant) -> Result<bool, PauseError> {
     for exec in execs {
         let frozen = exec.freeze().map_err(PauseError::from).and_then(|()| await_frozen(exec, true, until));

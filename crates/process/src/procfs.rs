@@ -94,8 +94,6 @@ pub struct FileId {
 const FILE_BYTES: usize = 4096;
 const DIRECTORY_BYTES: usize = 32 * 1024;
 const COMMAND_LINE_BYTES: usize = 256;
-/// The most threads of a process whose states are looked at.
-const THREADS: usize = 64;
 
 /// A reader of one mounted `/proc`, which reuses its buffers.
 ///
@@ -312,18 +310,6 @@ impl ProcFs {
         found
     }
 
-    /// Tells whether one of the first threads of a process is in state D. Another thread of it may then hold the lock of the memory for
-    /// which a look at the command line or the environment waits, without an end.
-    pub fn has_stuck_thread(&mut self, pid: Pid) -> bool {
-        let mut tids = Vec::new();
-        let _ = self.numbers_in(ProcPath::of(pid, "task").as_c_str(), &mut tids);
-        tids.into_iter().take(THREADS).any(|tid| {
-            let text = self.read(ProcPath::of_task(pid, tid, "stat").as_c_str());
-            let thread = text.ok().and_then(|text| Stat::parse(text).ok());
-            thread.is_some_and(|thread| thread.state == SchedulerState::DiskSleep)
-        })
-    }
-
     fn channel_in(&mut self, path: &ProcPath) -> Option<String> {
         let text = self.read(path.as_c_str()).ok()?;
         let name = text.trim_ascii();
@@ -333,7 +319,7 @@ impl ProcFs {
     /// Returns the executable file of a process; `None` when the process is gone or this user may not see it.
     pub fn program(&mut self, pid: Pid) -> Option<FileId> {
         let dir = self.dir().ok()?;
-        // A file system whose server does not answer is not asked.
+        // Does not contact a file server that may not answer.
         let flags = AtFlags::STATX_DONT_SYNC;
         let found =
             rustix::fs::statx(dir, ProcPath::of(pid, "exe").as_c_str(), flags, StatxFlags::INO).ok()?;

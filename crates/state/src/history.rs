@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::id::Id;
 use crate::json;
 use crate::outcome::{
-    ExitStatus, LeakedProcess, OmittedCounts, Report, StartFailure, cut_command, cut_labels, cut_text,
+    DescribedProcess, ExitStatus, OmittedCounts, Report, StartFailure, cut_command, cut_labels, cut_text,
 };
 use crate::record::{StateError, open_private};
 
@@ -169,9 +169,16 @@ fn shortened(report: &Report, most: usize, entries: usize) -> Report {
     cut_command(command, most);
     cut_labels(labels, most);
     missing.truncate(entries);
+    running.truncate(entries / 4);
     leaks.truncate(entries / 4);
-    for LeakedProcess { command, parents, ports, files, .. } in running.iter_mut().chain(leaks) {
+    for DescribedProcess { command, directory, test, parents, ports, files, .. } in
+        running.iter_mut().chain(leaks)
+    {
         cut_text(command, most / 4);
+        if let Some(test) = test {
+            cut_text(test, most / 4);
+        }
+        directory.take_if(|directory| directory.as_os_str().len() > most / 4);
         parents.truncate(4);
         ports.truncate(4);
         files.truncate(4);
@@ -302,13 +309,13 @@ mod tests {
         let text = "\u{1}".repeat(2_000);
         let words = || vec![text.clone(); 50];
         let parent = FormerParent { pid: 1, command: text.clone() };
-        let leak = LeakedProcess {
+        let leak = DescribedProcess {
             parents: vec![parent; 50],
             ports: words(),
             files: vec![text.clone().into(); 50],
             test: Some(text.clone()),
             directory: Some(text.clone().into()),
-            ..LeakedProcess::of(&stray(&text, true))
+            ..DescribedProcess::of(&stray(&text, true))
         };
         let spared = SparedProcess {
             pid: 1,
@@ -343,7 +350,7 @@ mod tests {
             failure: Some(StartFailure::Other(text.clone())),
             missing: words(),
             weaker: Some(text.clone()),
-            running: Vec::new(),
+            running: vec![leak.clone(); 8],
             leaks: vec![leak; 50],
             findings,
             ..report()

@@ -81,7 +81,7 @@ pub use life::{Life, OnFailure};
 pub use nested::{EnclosingNotes, NestedNotes, NestedRecord};
 pub use openness::is_open_to_others;
 pub use outcome::{
-    ExitStatus, FormerParent, LeakedObject, LeakedProcess, OmittedCounts, Outcome, Report, StartFailure,
+    DescribedProcess, ExitStatus, FormerParent, LeakedObject, OmittedCounts, Outcome, Report, StartFailure,
     Totals,
 };
 pub use penfold_resource::clear;

@@ -102,10 +102,10 @@ pub struct Report {
     pub weaker: Option<String>,
     /// What ran when the time limit was reached: the youngest of the processes without children first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub running: Vec<LeakedProcess>,
+    pub running: Vec<DescribedProcess>,
     /// The strays as they were before they were ended, if they were to be described.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leaks: Vec<LeakedProcess>,
+    pub leaks: Vec<DescribedProcess>,
     /// What is left of members besides processes, as far as it was looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<LeakedObject>,
@@ -134,7 +134,7 @@ pub struct OmittedCounts {
 
 /// A process that outlived the leader of its sandbox, or that ran at its time limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeakedProcess {
+pub struct DescribedProcess {
     /// The pid, in penfold's pid namespace.
     pub pid: i32,
     /// The start time in clock ticks since boot.
@@ -163,16 +163,16 @@ pub struct LeakedProcess {
     pub files: Vec<PathBuf>,
 }
 
-impl LeakedProcess {
+impl DescribedProcess {
     /// Describes a stray by what the teardown knows of it.
-    pub fn of(stray: &EndedMember) -> LeakedProcess {
+    pub fn of(stray: &EndedMember) -> DescribedProcess {
         let command = stray.command.clone().unwrap_or_else(|| stray.name.clone());
-        LeakedProcess::named(stray.pid, stray.start_time, command)
+        DescribedProcess::named(stray.pid, stray.start_time, command)
     }
 
     /// Names a process by its pid, its start time and its command.
-    pub fn named(pid: i32, start_time: u64, command: String) -> LeakedProcess {
-        LeakedProcess {
+    pub fn named(pid: i32, start_time: u64, command: String) -> DescribedProcess {
+        DescribedProcess {
             pid,
             start_time,
             command,
@@ -309,8 +309,8 @@ impl Outcome {
         for error in steps.iter_mut().filter_map(|step| step.error.as_mut()) {
             error.truncate(floor_boundary(error, TEXT));
         }
-        let mut running: Vec<LeakedProcess> = report.running.iter().take(MAX_NAMED).cloned().collect();
-        for LeakedProcess { command, test, ports, directory, .. } in &mut running {
+        let mut running: Vec<DescribedProcess> = report.running.iter().take(MAX_NAMED).cloned().collect();
+        for DescribedProcess { command, test, ports, directory, .. } in &mut running {
             for text in [Some(command), test.as_mut()].into_iter().flatten() {
                 text.truncate(floor_boundary(text, TEXT));
             }

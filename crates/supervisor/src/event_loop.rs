@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::Stat;
-use penfold_state::LeakedProcess;
+use penfold_state::DescribedProcess;
 use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
@@ -58,7 +58,7 @@ pub(crate) struct EventLoop {
     /// Set if the processes that the leader leaves behind are to be described.
     genealogy: Option<Genealogy>,
     /// What ran when the time limit was reached.
-    running: Vec<LeakedProcess>,
+    running: Vec<DescribedProcess>,
     /// The launcher was asked to stop together with the leader.
     suspended: bool,
 }
@@ -340,7 +340,8 @@ impl EventLoop {
         if cause == Cause::Ttl && self.sandbox.pause_at_ttl() {
             return None;
         }
-        if cause == Cause::Timeout {
+        // A time limit may also shorten the grace of another end.
+        if cause == Cause::Timeout && self.sandbox.policy.cause().is_none() {
             self.running = at_limit::running(self.sandbox.parts.leaf_path.as_deref());
         }
         self.sandbox.decide(|policy| policy.time_out(cause))

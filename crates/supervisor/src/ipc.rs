@@ -118,7 +118,7 @@ fn hear(link: &impl std::os::fd::AsFd) -> Result<(), String> {
 }
 
 /// Kills and reaps the child, which may be frozen.
-fn end_child(child: Pid) {
+pub(crate) fn end_child(child: Pid) {
     let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) else { return };
     let _ = pidfd_send_signal(&pidfd, Signal::KILL);
     let _ =

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
-use penfold_state::{FormerParent, LeakedObject, LeakedProcess, Spec};
+use penfold_state::{DescribedProcess, FormerParent, LeakedObject, Spec};
 use penfold_teardown::{EndedMember, Findings};
 
 use crate::engine_clients::{self, Executions};
@@ -27,6 +27,8 @@ const DESCRIBED: usize = 256;
 /// The most parents, and the most open files, of one process.
 const PARENTS: usize = 16;
 const FILES: usize = 16;
+/// The most characters of the name of a test, which a member chooses.
+const TEST_NAME: usize = 256;
 /// The standard streams of a process.
 const STREAMS: [&str; 3] = ["fd/0", "fd/1", "fd/2"];
 /// The variables that name a test, with the runner that sets each.
@@ -60,7 +62,7 @@ pub(crate) struct Genealogy {
     /// When the next look is due, if nothing happens before.
     next: Option<Instant>,
     interval: Duration,
-    found: Vec<LeakedProcess>,
+    found: Vec<DescribedProcess>,
     /// The program of penfold.
     own: Option<FileId>,
     /// The files that are the standard streams of the leader, and of all that inherit them.
@@ -242,7 +244,7 @@ impl Genealogy {
             if stat.is_dead() || self.own.is_some() && self.proc.program(stat.pid) == self.own {
                 continue;
             }
-            self.found.push(LeakedProcess {
+            self.found.push(DescribedProcess {
                 parents: self.parents(stat.id()),
                 files: files(stat.pid, &self.streams),
                 ..describe_process(&mut self.proc, &mut listeners, stat)
@@ -264,23 +266,27 @@ impl Genealogy {
     }
 
     /// Returns all strays: with its description, if a stray was there to be described.
-    pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeakedProcess> {
+    pub(crate) fn leaks(&self, findings: &Findings) -> Vec<DescribedProcess> {
         if !self.describes {
             return Vec::new();
         }
-        let described: HashMap<(i32, u64), &LeakedProcess> =
+        let described: HashMap<(i32, u64), &DescribedProcess> =
             self.found.iter().map(|found| ((found.pid, found.start_time), found)).collect();
         let describe = |stray: &EndedMember| match described.get(&(stray.pid, stray.start_time)) {
             Some(&found) => found.clone(),
-            None => LeakedProcess::of(stray),
+            None => DescribedProcess::of(stray),
         };
         findings.strays().map(describe).collect()
     }
 }
 
 /// Describes a process as it is now, without its parents and its files.
-pub(crate) fn describe_process(proc: &mut ProcFs, listeners: &mut Listeners, stat: &Stat) -> LeakedProcess {
-    LeakedProcess {
+pub(crate) fn describe_process(
+    proc: &mut ProcFs,
+    listeners: &mut Listeners,
+    stat: &Stat,
+) -> DescribedProcess {
+    DescribedProcess {
         pid: stat.pid.as_raw_pid(),
         start_time: stat.id().start.0,
         command: proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone()),
@@ -324,7 +330,8 @@ fn test(pid: Pid) -> Option<String> {
     let name = TESTS.into_iter().find_map(value)?;
     // pytest adds the phase: `tests/test_a.py::test_b (call)`.
     let phases = [" (setup)", " (call)", " (teardown)"];
-    Some(phases.iter().find_map(|phase| name.strip_suffix(phase)).map_or(name.clone(), str::to_owned))
+    let name = phases.iter().find_map(|phase| name.strip_suffix(phase)).unwrap_or(&name);
+    Some(name.chars().take(TEST_NAME).collect())
 }
 
 /// Returns the first open files that are no devices, pipes or sockets, and no standard streams that the leader has, too.

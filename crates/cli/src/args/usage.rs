@@ -19,7 +19,7 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("down", "`penfold stop ID` ends a sandbox"),
     ("freeze", "`penfold pause ID` freezes a sandbox"),
     ("thaw", "`penfold unpause ID` lets a paused sandbox go on"),
-    ("reload", "a sandbox has no configuration to reload; `penfold --help` lists the commands"),
+    ("reload", "a sandbox has no configuration to reload; `penfold help all` lists the commands"),
     ("remove", "`penfold rm ID` removes the record of an ended sandbox"),
     ("delete", "`penfold rm ID` removes the record of an ended sandbox"),
     ("clean", "`penfold gc -n` lists the leaks of sandboxes"),
@@ -53,7 +53,7 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
     let kind = verb.map_or(FailureKind::Usage, |verb| verb.usage_failure);
     let help = match verb {
         Some(verb) => format!("`penfold {} --help` lists the options", verb.name),
-        None => "`penfold --help` lists the commands".to_owned(),
+        None => "`penfold help all` lists the commands".to_owned(),
     };
     let failure = Failure::new(kind, sentence(error));
     let failure = match error.source() {

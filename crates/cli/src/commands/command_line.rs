@@ -182,16 +182,9 @@ pub(super) fn painted(text: &StyledStr, coloured: bool) -> String {
     if coloured { text.ansi().to_string() } else { text.to_string() }
 }
 
-/// Tells which of `-h` and `--help` comes first.
+/// Tells whether the help was asked for with `--help`, and not with `-h`.
 fn wants_long_help(words: &[OsString]) -> bool {
-    let mut words = words.iter().map(|word| word.as_encoded_bytes());
-    words
-        .find_map(|word| match word {
-            b"--help" => Some(true),
-            [b'-', letters @ ..] if !letters.starts_with(b"-") && letters.contains(&b'h') => Some(false),
-            _ => None,
-        })
-        .unwrap_or(true)
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--help")
 }
 
 /// Scans a command line that clap refused for its verb and `--color`.
@@ -209,6 +202,8 @@ fn scan(words: impl Iterator<Item = OsString>) -> (Option<&'static Verb>, Colour
                 let value = attached.or_else(|| words.next().and_then(|word| word.into_string().ok()));
                 colour = value.and_then(|value| Colour::from_str(&value, false).ok()).unwrap_or_default();
             }
+            // The help is that of all verbs.
+            "-h" | "--help" => break,
             "--root" | "--host" | "--token-file" if attached.is_none() => drop(words.next()),
             _ if word.starts_with('-') => {}
             _ => return (find(word), colour),

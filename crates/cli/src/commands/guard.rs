@@ -17,7 +17,7 @@ use penfold_launch::EndedSandbox;
 use penfold_launch::caller::Codes;
 use penfold_process::path_text::path_text;
 use penfold_request::{Containment, SandboxSpec};
-use penfold_state::{ExitStatus, LeakedProcess, Report, ReportFile, Spec};
+use penfold_state::{DescribedProcess, ExitStatus, Report, ReportFile, Spec};
 use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
@@ -258,8 +258,11 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(EndedSandbox
     let leaks = report::leaks(&report);
     let is_told = tests == Tests::All && !global.quiet && report.cause != Cause::StartFailed;
     let is_ignoring = !global.quiet && !report.findings.spared.is_empty();
-    if is_told || is_ignoring || !leaks.is_empty() {
+    let is_late = report.cause == Cause::Timeout;
+    if is_told || is_ignoring || !leaks.is_empty() || is_late && !global.quiet {
         output::message(&report::text(&report, &leaks, &appeared));
+    } else if is_late {
+        output::message(&summary::time_limit(&report));
     }
     output::message(&summary::survivors(&ended.outcome));
     if let Some(error) = &ended.outcome.unwritten {
@@ -315,7 +318,7 @@ fn asked(global: &Global, args: &GuardArgs) -> SandboxSpec {
 }
 
 /// Prints the document that is asked for on standard output.
-fn print(args: &GuardArgs, report: &Report, leaks: &[LeakedProcess]) -> Result<(), output::WriteError> {
+fn print(args: &GuardArgs, report: &Report, leaks: &[DescribedProcess]) -> Result<(), output::WriteError> {
     if args.report.as_deref().is_some_and(is_stdout) {
         output::json(report)?;
     }

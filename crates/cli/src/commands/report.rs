@@ -309,6 +309,9 @@ fn page(report: &Report) -> String {
     line("level", &report.level.to_string());
     line("used", &usage_text::ended(findings));
     line("teardown", &summary::what_was_done(&Totals::of(findings), findings.took_us));
+    for ran in &report.running {
+        line("running", &summary::name_running(ran, None));
+    }
     for stray in findings.strays() {
         let name = stray.command.as_deref().unwrap_or(&stray.name);
         let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));

@@ -44,12 +44,12 @@ pub(super) fn first() -> StyledStr {
     for VerbGroup { title, shown, verbs } in GROUPS {
         let mut title = *title;
         for verb in verbs.iter().flatten().take(*shown) {
-            let (gap, room) = (" ".repeat(10 - title.len()), " ".repeat(9 - verb.name.len()));
+            let (gap, room) = (10_usize.saturating_sub(title.len()), 9_usize.saturating_sub(verb.name.len()));
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{header}{title}{header:#}{gap}{literal}{}{literal:#}{room}{}",
-                verb.name, verb.about
+                "{header}{title}{header:#}{:gap$}{literal}{}{literal:#}{:room$}{}",
+                "", verb.name, "", verb.about
             );
             title = "";
         }
@@ -71,11 +71,7 @@ pub(super) fn of(verb: &Verb, is_long: bool) -> StyledStr {
 
 /// Adds the texts of a verb to its definition.
 pub(super) fn explain(command: Command, verb: &Verb) -> Command {
-    command
-        .about(verb.about)
-        .long_about(verb.description)
-        .after_help(examples(verb, verb.examples.len()))
-        .visible_aliases(verb.aliases.iter().copied())
+    command.about(verb.about).long_about(verb.description).after_help(examples(verb, verb.examples.len()))
 }
 
 fn examples(verb: &Verb, most: usize) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_state::wire::Ending;
-use penfold_state::{ExitStatus, LeakedProcess, Outcome, Report, Totals, cause_clause};
+use penfold_state::{DescribedProcess, ExitStatus, Outcome, Report, Totals, cause_clause};
 use penfold_supervisor::LauncherProgress;
 use penfold_teardown::report::SPARE;
 use penfold_teardown::{Cause, EndedMember, SparedProcess};
@@ -58,7 +58,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
         }
         let by_itself = matches!(report.cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
         if !by_itself || outcome.totals.strays > 0 {
-            let mut words = format!("{} {}", report.id, describe_end(outcome));
+            let mut words = format!("{} {}", report.id, describe_end(report));
             if outcome.totals.ended > 0 {
                 let _ = write!(words, "; {}", what_was_done(&outcome.totals, report.findings.took_us));
             }
@@ -67,9 +67,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
             strays(&mut text, outcome, output::message_width());
         }
     } else if report.cause == Cause::Timeout {
-        // It is an error, in one line.
-        let first = report.running.first().map(|ran| format!(" while {} ran", name_running(ran, None)));
-        line(&mut text, &format!("{} {}{}", report.id, describe_end(outcome), first.unwrap_or_default()));
+        text.push_str(&time_limit(report));
     }
     if !quiet {
         let engine_clients = engine_clients(report);
@@ -127,8 +125,7 @@ fn line(text: &mut String, words: &str) {
     lines::say(text, words);
 }
 
-fn describe_end(outcome: &Outcome) -> String {
-    let report = &outcome.report;
+fn describe_end(report: &Report) -> String {
     match (report.cause, report.exit) {
         (Cause::Timeout, _) => {
             let ran = report.duration_ms.saturating_sub(report.findings.took_us / 1000);
@@ -210,6 +207,14 @@ pub(crate) fn what_was_done(totals: &Totals, took_us: u64) -> String {
     format!("ended {}{how} in {took}", count(totals.ended, "process", "processes"))
 }
 
+/// The one line about a time limit, which is an error, for those who want only errors.
+pub(crate) fn time_limit(report: &Report) -> String {
+    let first = report.running.first().map(|ran| format!(" while {} ran", name_running(ran, None)));
+    let mut text = String::new();
+    line(&mut text, &format!("{} {}{}", report.id, describe_end(report), first.unwrap_or_default()));
+    text
+}
+
 /// A line for each process that ran at the time limit, as wide as the terminal.
 pub(crate) fn running(text: &mut String, report: &Report, width: Option<usize>) {
     for (number, ran) in report.running.iter().take(NAMED).enumerate() {
@@ -218,7 +223,8 @@ pub(crate) fn running(text: &mut String, report: &Report, width: Option<usize>) 
     }
 }
 
-fn name_running(ran: &LeakedProcess, width: Option<usize>) -> String {
+/// A process that ran at the time limit, with what is known of it.
+pub(crate) fn name_running(ran: &DescribedProcess, width: Option<usize>) -> String {
     let mut facts = format!("pid {}", ran.pid);
     if let Some(age) = ran.age_ms {
         let _ = write!(facts, ", for {}", human(Duration::from_millis(age)));
@@ -315,7 +321,7 @@ mod tests {
             "by": {"verb": "kill", "pid": 4121, "uid": 1000}, "started_at_ms": 0, "duration_ms": 0, "ended": [],
             "survivors": [], "steps": [], "verified": true, "took_us": 0, "cpu_us": 0, "peak_memory_bytes": 0,
         });
-        describe_end(&Outcome::of(&serde_json::from_value(report).unwrap(), None))
+        describe_end(&serde_json::from_value(report).unwrap())
     }
 
     /// spec: 2.6

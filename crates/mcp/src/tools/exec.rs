@@ -13,7 +13,7 @@ use penfold_control::{ANSWER, Resolver, SandboxRef, SupervisorClient, Supervisor
 use penfold_state::record::SCHEMA;
 use penfold_state::time::whole_millis;
 use penfold_state::wire::ReceiveResult;
-use penfold_state::{ExecSpec, Files, LeakedProcess, Outcome, StartFailure, error_chain};
+use penfold_state::{ExecSpec, Files, Outcome, StartFailure, error_chain};
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -28,6 +28,7 @@ use crate::call::Cancel;
 use crate::find::{exit_json, exit_words, find_sandbox, sandbox_record, sandbox_words};
 use crate::host::ServerState;
 use crate::plain::Bounded;
+use crate::tools::report::running_words;
 
 /// The time limit, unless chosen otherwise, and the longest.
 const LIMIT: f64 = 60.0;
@@ -210,7 +211,7 @@ fn answer(
     let (stdout, stderr) = (out.text(), err.text());
     let timed_out = report.cause == Cause::Timeout;
     let mut text = if timed_out {
-        format!("the command was ended after {} s\n", limit.as_secs_f64())
+        format!("the command was ended after {} s{}\n", limit.as_secs_f64(), running_words(report))
     } else {
         format!("the command {}\n", exit_words(report.exit))
     };
@@ -220,11 +221,6 @@ fn answer(
             "{} processes that it left in the background were ended; start servers with `run`",
             outcome.totals.strays
         );
-    }
-    for LeakedProcess { command, pid, ports, .. } in &report.running {
-        let listens =
-            if ports.is_empty() { String::new() } else { format!(", listening on {}", ports.join(", ")) };
-        let _ = writeln!(text, "it was running {command} (pid {pid}){listens}");
     }
     for survivor in &report.findings.survivors {
         let _ = writeln!(text, "not gone: {survivor}");

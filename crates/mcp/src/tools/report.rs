@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use penfold_control::Resolver;
 use penfold_state::state::Status;
-use penfold_state::{Report, Totals, error_chain};
+use penfold_state::{DescribedProcess, Report, Totals, error_chain};
 use serde_json::{Value, json};
 
 use crate::answer::{ToolAnswer, ToolError};
@@ -51,6 +51,7 @@ pub(super) fn report_words(report: &Report) -> String {
             write!(text, "; {} processes had to be ended, {} of them by SIGKILL", totals.ended, totals.kill);
     }
     let findings = &report.findings;
+    text.push_str(&running_words(report));
     text.push_str(if findings.verified { "; nothing is left" } else { "; something is left" });
     text.push('\n');
     for stray in
@@ -63,6 +64,20 @@ pub(super) fn report_words(report: &Report) -> String {
         let _ = writeln!(text, "not gone: {survivor}");
     }
     text
+}
+
+/// What ran at the time limit, in words that follow others.
+pub(crate) fn running_words(report: &Report) -> String {
+    let name = |ran: &DescribedProcess| {
+        let listens = if ran.ports.is_empty() {
+            String::new()
+        } else {
+            format!(", listening on {}", ran.ports.join(", "))
+        };
+        format!("{} (pid {}{listens})", ran.command, ran.pid)
+    };
+    let named: Vec<String> = report.running.iter().take(NAMED).map(name).collect();
+    if named.is_empty() { String::new() } else { format!("; it was running: {}", named.join(", ")) }
 }
 
 /// The report as JSON, with at most [`MOST`] entries in each list; `cut` has the numbers of those that are left out.

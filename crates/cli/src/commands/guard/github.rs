@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use penfold_state::LeakedProcess;
+use penfold_state::DescribedProcess;
 
 use super::report;
 use crate::{output, variables};
@@ -14,7 +14,7 @@ use crate::{output, variables};
 const SHOWN: usize = 10;
 
 /// Prints an annotation for each of the first leaks, and adds all to the summary of the step.
-pub(super) fn annotate(leaks: &[LeakedProcess], fails: bool) {
+pub(super) fn annotate(leaks: &[DescribedProcess], fails: bool) {
     let kind = if fails { "error" } else { "warning" };
     let mut text = String::new();
     for leak in leaks.iter().take(SHOWN) {
@@ -38,7 +38,7 @@ pub(super) fn annotate(leaks: &[LeakedProcess], fails: bool) {
     }
 }
 
-fn table(leaks: &[LeakedProcess]) -> String {
+fn table(leaks: &[DescribedProcess]) -> String {
     let cell = |text: &str| {
         // Markdown in a cell would make links and images of a command line.
         text.chars().fold(String::new(), |mut cell, c| {
@@ -81,7 +81,7 @@ mod tests {
     fn a_command_cannot_end_its_annotation_or_its_cell() {
         assert_eq!(escape("50%\n::error::x", false), "50%25%0A::error::x");
         assert_eq!(escape("a:b,c", true), "a%3Ab%2Cc");
-        let leak = LeakedProcess { command: "a|b\n<i>".to_owned(), ..report::tests::leak() };
+        let leak = DescribedProcess { command: "a|b\n<i>".to_owned(), ..report::tests::leak() };
         assert!(table(&[leak]).ends_with("| a&#124;b &#60;i&#62; (pid 7) | unknown |  |\n"));
     }
 }

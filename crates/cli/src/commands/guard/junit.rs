@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use penfold_state::{LeakedProcess, Report};
+use penfold_state::{DescribedProcess, Report};
 use quick_xml::Writer;
 use quick_xml::events::{BytesDecl, BytesText, Event};
 
 use super::report;
 
 /// Returns the document.
-pub(super) fn document(report: &Report, leaks: &[LeakedProcess]) -> Vec<u8> {
-    let mut cases: BTreeMap<&str, Vec<&LeakedProcess>> = BTreeMap::new();
+pub(super) fn document(report: &Report, leaks: &[DescribedProcess]) -> Vec<u8> {
+    let mut cases: BTreeMap<&str, Vec<&DescribedProcess>> = BTreeMap::new();
     for leak in leaks {
         cases.entry(leak.test.as_deref().unwrap_or("unknown test")).or_default().push(leak);
     }
@@ -43,7 +43,7 @@ pub(super) fn document(report: &Report, leaks: &[LeakedProcess]) -> Vec<u8> {
     text
 }
 
-fn case(writer: &mut Writer<Vec<u8>>, test: &str, leaks: &[&LeakedProcess]) -> std::io::Result<()> {
+fn case(writer: &mut Writer<Vec<u8>>, test: &str, leaks: &[&DescribedProcess]) -> std::io::Result<()> {
     let lines: Vec<String> = leaks.iter().flat_map(|leak| report::describe(leak)).collect();
     let lines = plain(&lines.join("\n"));
     let first = plain(&format!(
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn leaks_of_one_test_are_one_failed_case() {
-        let leak = |command: &str, test: Option<&str>| LeakedProcess {
+        let leak = |command: &str, test: Option<&str>| DescribedProcess {
             command: command.to_owned(),
             test: test.map(str::to_owned),
             ..report::tests::leak()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_state::{ExitStatus, LeakedObject, LeakedProcess, Report};
+use penfold_state::{DescribedProcess, ExitStatus, LeakedObject, Report};
 use penfold_teardown::{Cause, Level};
 
 use crate::output;
@@ -49,15 +49,15 @@ fn may_spare(level: Level) -> bool {
 }
 
 /// Returns what the tests have left. If the supervisor was killed, the report of the launcher has the strays only.
-pub(super) fn leaks(report: &Report) -> Vec<LeakedProcess> {
+pub(super) fn leaks(report: &Report) -> Vec<DescribedProcess> {
     if report.leaks.is_empty() {
-        return report.findings.strays().map(LeakedProcess::of).collect();
+        return report.findings.strays().map(DescribedProcess::of).collect();
     }
     report.leaks.clone()
 }
 
 /// The lines about the end of the tests.
-pub(super) fn text(report: &Report, leaks: &[LeakedProcess], appeared: &[String]) -> String {
+pub(super) fn text(report: &Report, leaks: &[DescribedProcess], appeared: &[String]) -> String {
     let mut text = String::new();
     let end = end(report);
     let took = human(Duration::from_micros(report.findings.took_us));
@@ -112,7 +112,7 @@ fn end(report: &Report) -> String {
 }
 
 /// The lines about one leak.
-pub(super) fn describe(leak: &LeakedProcess) -> Vec<String> {
+pub(super) fn describe(leak: &DescribedProcess) -> Vec<String> {
     let age =
         leak.age_ms.map(|age| format!(", {} old", human(Duration::from_millis(age)))).unwrap_or_default();
     let mut all = vec![format!("leak: {} (pid {}{age})", leak.command, leak.pid)];
@@ -156,7 +156,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn leak() -> LeakedProcess {
+    pub(in super::super) fn leak() -> DescribedProcess {
         serde_json::from_value(json!({ "pid": 7, "start_time": 1, "command": "sleep 9", "age_ms": 1200 }))
             .unwrap()
     }
@@ -186,7 +186,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(rule_that_keeps(command), rule, "{command}");
         }
-        let sccache = [LeakedProcess { command: "sccache".to_owned(), ..leak() }];
+        let sccache = [DescribedProcess { command: "sccache".to_owned(), ..leak() }];
         let (mut report, words) = (report(), "    if it stays on purpose: `--spare sccache`\n");
         assert!(text(&report, &sccache, &[]).ends_with(words));
         assert!(ways_on(&report).contains("--spare"));
@@ -197,7 +197,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_leak_is_named_with_all_that_is_known() {
-        let leak = LeakedProcess {
+        let leak = DescribedProcess {
             test: Some("a::b".to_owned()),
             ports: vec!["127.0.0.1:80".to_owned(), "[::1]:81".to_owned()],
             parents: (0..7)

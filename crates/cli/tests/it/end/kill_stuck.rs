@@ -70,6 +70,8 @@ fn pause_with_a_member_in_state_d_lets_all_members_go_on() {
         drop(frozen);
         answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
         sandbox.assert_gone(&members);
+        env.call(["rm", &sandbox.id]).with_code(0);
+        env.assert_nothing_left();
     }
 }
 

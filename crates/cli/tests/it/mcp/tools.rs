@@ -102,7 +102,7 @@ fn exec_ends_with_its_whole_tree() {
         "{text}"
     );
     assert_eq!(data["stdout"], "begun\n");
-    assert!(text.contains("it was running sleep 1001 (pid "), "{text}");
+    assert!(text.contains("; it was running: sleep 1001 (pid "), "{text}");
     assert_eq!(data["running"].as_array().map(Vec::len), Some(2), "{data}");
     let (_, _, data) = exec(json!({ "shell": "seq 300000; seq 300000 >&2" }));
     for stream in ["stdout", "stderr"] {

@@ -89,6 +89,9 @@ fn messages_may_be_in_gzip() {
     let told =
         ask(&api, &guest, &format!("{UNARY}content-encoding: gzip\r\n"), path, &gzip(&long(1, b"/tmp")));
     assert_eq!(told.status, 200);
+    // Nothing is nothing in any compression.
+    let told = ask(&api, &guest, &headers("gzip"), "/process.Process/List", b"");
+    assert_eq!((told.status, told.json()["processes"].clone()), (200, json!([])));
     for (encoding, body, code) in [
         ("br", &stat[..], "unimplemented"),
         ("gzip", &stat[..9], "invalid_argument"),
