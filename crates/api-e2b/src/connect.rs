@@ -28,6 +28,8 @@ const COMPRESSED: u8 = 1;
 const LAST: u8 = 2;
 /// The largest message of a stream.
 const LARGEST: usize = 4 << 20;
+/// The most bytes that a message has without its compression, as the server reads of a body.
+const UNPACKED: usize = 16 << 20;
 /// The most compressed bytes that are unpacked at once: gzip makes at most a thousand times as many of them.
 const PACKED: usize = 1024;
 
@@ -174,15 +176,14 @@ fn unpack(bytes: &[u8]) -> Result<Vec<u8>, RpcError> {
     // What one piece becomes is bounded.
     for piece in bytes.chunks(PACKED) {
         unpacker.write_all(piece).map_err(broken)?;
-        if unpacker.get_ref().len() > LARGEST {
-            return Err(too_large());
+        if unpacker.get_ref().len() > UNPACKED {
+            return Err(RpcError::new(
+                Code::ResourceExhausted,
+                "a message has at most 16 MiB without its compression",
+            ));
         }
     }
     unpacker.finish().map_err(broken)
-}
-
-fn too_large() -> RpcError {
-    RpcError::new(Code::ResourceExhausted, "a message has at most 4 MiB")
 }
 
 /// The message of a call with one answer.
@@ -194,7 +195,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Message<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Message<T>, Response> {
         let form = Form::of(&request, UNARY, "content-encoding").ok_or_else(|| UNARY.refusal())?;
-        let bytes = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let bytes = Bytes::from_request(request, state).await.map_err(|refused| {
+            let code = match refused.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
+                _ => Code::InvalidArgument,
+            };
+            RpcError::new(code, refused.body_text()).into_response()
+        })?;
         // Nothing is nothing in any compression.
         let is_packed = !bytes.is_empty() && !matches!(form.packing, Packing::Plain);
         let bytes = if bytes.is_empty() && form.shape.is_none() { b"{}" } else { &*bytes };
@@ -272,7 +279,7 @@ impl Frames {
         };
         let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if length > LARGEST {
-            return Err(too_large());
+            return Err(RpcError::new(Code::ResourceExhausted, "a message of a stream has at most 4 MiB"));
         }
         let Some(message) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
         self.0.drain(..length + 5);

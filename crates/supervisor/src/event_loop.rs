@@ -17,7 +17,7 @@ use penfold_state::DescribedProcess;
 use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{LifecycleEvent, Phase};
-use penfold_teardown::{Cause, Findings, Linger, StopPolicy, Survivor, Teardown, drive_teardown};
+use penfold_teardown::{Cause, Findings, Level, Linger, StopPolicy, Survivor, Teardown, drive_teardown};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
@@ -342,7 +342,10 @@ impl EventLoop {
         }
         // A time limit may also shorten the grace of another end.
         if cause == Cause::Timeout && self.sandbox.policy.cause().is_none() {
-            self.running = at_limit::running(self.sandbox.parts.leaf_path.as_deref());
+            let parts = &self.sandbox.parts;
+            // There, `/proc` and the pids are those of the sandbox.
+            let is_inside = parts.kind.is_exec() && parts.level == Level::Pidns;
+            self.running = if is_inside { Vec::new() } else { at_limit::running(parts.leaf_path.as_deref()) };
         }
         self.sandbox.decide(|policy| policy.time_out(cause))
     }

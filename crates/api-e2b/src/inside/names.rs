@@ -179,8 +179,10 @@ fn name_in(list: &List, number: u32) -> String {
 }
 
 fn time_text(stat: &Stat) -> String {
-    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
-    format_rfc3339(seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec))
+    // What is from before 1970 is shown as of its first moment.
+    let time = u64::try_from(stat.st_mtime)
+        .map_or(0, |seconds| seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec));
+    format_rfc3339(time)
 }
 
 impl Kind {

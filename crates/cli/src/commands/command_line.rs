@@ -32,7 +32,7 @@ Examples:
   penfold --host http://127.0.0.1:3000 --token-file token run -- make test
       run a command on a server, `penfold serve`
 
-Topics: penfold help exit-codes, penfold help guarantees, penfold help remote";
+Topics: penfold help config, penfold help exit-codes, penfold help guarantees, penfold help remote";
 
 /// How to get the whole penfold.
 const WHOLE: &str = "`cargo install --locked --path crates/cli` in its sources builds it";

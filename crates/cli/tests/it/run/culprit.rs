@@ -67,6 +67,14 @@ fn an_exec_and_a_guard_say_what_ran() {
         done.err()
     );
     env.call(["rm", "-f", &sandbox.id]).with_code(0);
+    // At the level pidns it has other pids, and names nothing.
+    if env.levels().contains(&Level::Pidns) {
+        let sandbox = env.detach(["--contain", "pidns", "sleep", "1063"]);
+        let done =
+            env.call(["exec", "--timeout", "1s", &sandbox.id, "sh", "-c", "sleep 1064; :"]).with_code(124);
+        assert!(done.err().contains("timed out") && !done.err().contains("ran: "), "{}", done.err());
+        env.call(["rm", "-f", &sandbox.id]).with_code(0);
+    }
     let done = env.call(["guard", "--timeout", "2s", "--", "sh", "-c", "sleep 1065; :"]).with_code(124);
     assert!(done.err().contains("  ran: sleep 1065 (pid "), "{}", done.err());
     let done = env.call(["-q", "guard", "--timeout", "2s", "--", "sh", "-c", "sleep 1065; :"]).with_code(124);
