@@ -185,7 +185,7 @@ fn verbs() -> impl Iterator<Item = &'static Verb> {
 }
 
 /// The names of the verbs of this build, and their aliases.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+fn names() -> impl Iterator<Item = &'static str> {
     verbs().flat_map(|verb| std::iter::once(verb.name).chain(verb.aliases.iter().copied()))
 }
 

@@ -48,8 +48,17 @@ pub(crate) fn read<A: FromArgMatches>(verb: &Verb, mut matches: ArgMatches) -> R
     A::from_arg_matches_mut(&mut matches).map_err(|error| failure(&error, Some(verb)))
 }
 
-/// Makes a failure of an error of clap.
+/// Makes a failure of an error of clap about the words of a verb.
 pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
+    failure_among(error, verb, std::iter::empty())
+}
+
+/// Makes a failure of an error of clap. `names` are those that a verb can have.
+pub(crate) fn failure_among<'n>(
+    error: &clap::Error,
+    verb: Option<&Verb>,
+    names: impl Iterator<Item = &'n str>,
+) -> Failure {
     let kind = verb.map_or(FailureKind::Usage, |verb| verb.usage_failure);
     let help = match verb {
         Some(verb) => format!("`penfold {} --help` lists the options", verb.name),
@@ -61,7 +70,7 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
         _ => failure,
     };
     let habit = verb.and_then(|verb| habit(verb.name, error));
-    failure.hint(habit.or_else(|| suggestion(error)).unwrap_or(help))
+    failure.hint(habit.or_else(|| suggestion(error, names)).unwrap_or(help))
 }
 
 fn sentence(error: &clap::Error) -> String {
@@ -134,13 +143,13 @@ fn habit(verb: &str, error: &clap::Error) -> Option<String> {
     }
 }
 
-fn suggestion(error: &clap::Error) -> Option<String> {
+fn suggestion<'n>(error: &clap::Error, names: impl Iterator<Item = &'n str>) -> Option<String> {
     if error.kind() == ErrorKind::InvalidSubcommand {
         let given = text(error, ContextKind::InvalidSubcommand);
         if let Some((_, hint)) = FOREIGN.iter().find(|(word, _)| *word == given) {
             return Some((*hint).to_owned());
         }
-        let word = nearest(&given, crate::commands::names())?;
+        let word = nearest(&given, names)?;
         return Some(format!("did you mean `{word}`?"));
     }
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedValue];

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
-use super::{INTERNAL_VERBS, define, find, is_lacking, screen, verbs};
+use super::{INTERNAL_VERBS, define, find, is_lacking, names, screen, verbs};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
@@ -159,7 +159,7 @@ pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>)
             exit_codes::USAGE
         }
         _ => {
-            let failure = lacking(error).unwrap_or_else(|| usage::failure(error, verb));
+            let failure = lacking(error).unwrap_or_else(|| usage::failure_among(error, verb, names()));
             failure.report(colour.wanted(&io::stderr()))
         }
     }

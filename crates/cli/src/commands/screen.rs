@@ -6,7 +6,7 @@ use clap::builder::StyledStr;
 use clap::builder::styling::Styles;
 use clap::{Args as _, Command};
 
-use super::{GROUPS, VerbGroup, run};
+use super::{GROUPS, VerbGroup};
 use crate::args::verb::{Global, Verb};
 
 /// What penfold does.
@@ -17,6 +17,8 @@ const FIRST_EXAMPLES: [(&str, &str); 3] = [
     ("penfold run -d --name web npm start", "`penfold stop web` ends it"),
     ("penfold help all", "every command; `penfold help run`: one"),
 ];
+/// The verb with a short help of its own.
+const RUN: &str = "run";
 /// The options of `run` that most people need, on its short help.
 const EVERYDAY: [&str; 12] = [
     "command",
@@ -65,7 +67,7 @@ pub(super) fn first() -> StyledStr {
 pub(super) fn of(verb: &Verb, is_long: bool) -> StyledStr {
     let command = (verb.define)(Command::new(verb.name));
     let command = explain(Global::augment_args(command), verb).bin_name(format!("penfold {}", verb.name));
-    let mut command = if verb.name == run::VERB.name && !is_long { shorten(command, verb) } else { command };
+    let mut command = if verb.name == RUN && !is_long { shorten(command, verb) } else { command };
     if is_long { command.render_long_help() } else { command.render_help() }
 }
 
