@@ -3,8 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use penfold_process::quote_words;
 use penfold_request::RefusalKind;
@@ -115,9 +114,6 @@ impl LaunchError {
             StartFailure::NotExecutable(_) if directory.join(command).is_dir() => {
                 cannot_run_since("the path is a directory")
             }
-            StartFailure::NotExecutable(errno) if is_plain_file(&directory.join(command)) => cannot_run()
-                .because(system(*errno))
-                .hint(format!("`chmod +x {}` makes it executable", quote_words([command]))),
             StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
             StartFailure::Directory(errno) => {
                 // Without a directory in the request it is that of the caller.
@@ -185,11 +181,6 @@ fn hint_for_unknown(command: &str) -> Option<String> {
     }
     let is_line = command.contains([' ', '|', '&', ';', '>', '<', '$']);
     is_line.then(|| format!("`penfold sh {}` runs a line of a shell", quote_words([command])))
-}
-
-/// Whether a path is a file that nobody may execute.
-fn is_plain_file(path: &Path) -> bool {
-    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 == 0)
 }
 
 impl fmt::Display for LaunchError {

@@ -233,7 +233,7 @@ fn run_with(
         return Ok(exit_codes::SUCCESS);
     }
     let ended = run_in_front(global, asked, caller, change)?;
-    match tell(global, &ended.outcome, || code(&ended, codes)) {
+    match tell(global, has_status, &ended.outcome, || code(&ended, codes)) {
         // The caller has read the failure from its descriptor, and words it itself.
         Err(failure) if has_status => Ok(failure.exit_code()),
         told => told,
@@ -338,13 +338,19 @@ fn read_intent(root: &Path, id: &str) -> Option<Intent> {
     Registry::open_existing(root).ok()??.look(id).ok()??.intent().ok()
 }
 
-/// Prints the summary of a foreground sandbox, and returns the exit code. Dies of the signal that ended the command.
+/// Prints the summary of a foreground sandbox, and returns the exit code. Dies of the signal that ended the command. A caller with a
+/// descriptor for the status has read there that a time limit struck.
 fn tell(
     global: &Global,
+    has_status: bool,
     outcome: &Outcome,
     code: impl FnOnce() -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
-    output::message(&summary::of(outcome, global.verbose > 0, global.quiet));
+    output::message(&if global.quiet && has_status {
+        summary::losses(outcome)
+    } else {
+        summary::of(outcome, global.verbose > 0, global.quiet)
+    });
     let code = code()?;
     if let Some(signal) = died_of(outcome) {
         penfold_sys::signal::die_of(signal);

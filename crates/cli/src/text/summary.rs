@@ -75,8 +75,15 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
             line(&mut text, &format!("{} {words}", report.id));
         }
     }
+    text.push_str(&losses(outcome));
+    text
+}
+
+/// What is said whatever the caller has asked for and read elsewhere: that the report is not written, and what is not gone.
+pub(crate) fn losses(outcome: &Outcome) -> String {
+    let mut text = String::new();
     if let Some(error) = &outcome.unwritten {
-        line(&mut text, &format!("{}: cannot write the report: {error}", report.id));
+        line(&mut text, &format!("{}: cannot write the report: {error}", outcome.report.id));
     }
     text.push_str(&survivors(outcome));
     text

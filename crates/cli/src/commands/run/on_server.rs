@@ -78,7 +78,7 @@ pub(super) fn run(
     let name = body.command.first().cloned().unwrap_or_default();
     let outcome = Outcome::of(&ended, unwritten);
     let Codes { preserve, fail_on_leak } = caller.codes;
-    tell(global, &outcome, || {
+    tell(global, false, &outcome, || {
         conclude(&outcome, &name, spec::working_directory(&body), preserve, fail_on_leak)
     })
 }

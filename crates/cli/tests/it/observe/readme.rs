@@ -4,11 +4,14 @@ use crate::support::TestEnv;
 
 const README: &str = include_str!("../../../../../README.md");
 
-/// A line without what differs from run to run: ids, times, numbers of processes, and the strays.
+/// A line without what differs from run to run: ids, times, numbers of processes, the strays and what ran.
 fn plain(line: &str) -> String {
     let Some(rest) = line.strip_prefix("penfold: ") else { return line.to_owned() };
     if rest.starts_with("  strays: ") || rest.starts_with("          ") {
         return "strays".to_owned();
+    }
+    if rest.starts_with("  ran: ") || rest.starts_with("       ") {
+        return "ran".to_owned();
     }
     if rest.starts_with("  ") {
         return rest.to_owned();

@@ -136,9 +136,6 @@ fn slips_of_the_finger_get_a_suggestion() {
 #[test]
 fn habits_from_other_tools_get_the_command_that_does_it_here() {
     let env = TestEnv::new();
-    let file = env.path("work/plain");
-    std::fs::write(&file, "#!/bin/sh\n").unwrap();
-    let plain = file.to_str().unwrap();
     for (line, hint) in [
         (&["rnu", "x"][..], "did you mean `run`?"),
         (&["puase", "x"], "did you mean `pause`?"),
@@ -154,7 +151,6 @@ fn habits_from_other_tools_get_the_command_that_does_it_here() {
         (&["run", "--restart", "always", "x"], "`--restart on-failure`"),
         (&["run", "echo hi && ls"], "`penfold sh 'echo hi && ls'`"),
         (&["run", "FOO=1", "env"], "`-e 'FOO=1'`"),
-        (&["run", plain], "`chmod +x "),
     ] {
         let said = call(line).err();
         assert!(
