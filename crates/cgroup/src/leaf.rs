@@ -198,6 +198,13 @@ impl Cgroup {
         self.write(c"cgroup.freeze", "0")
     }
 
+    /// Tells whether the cgroup itself was frozen, and not only one above.
+    pub fn is_own_freeze(&self) -> bool {
+        let mut text = [0; 8];
+        let read = dir::read_short(self.dir.as_fd(), c"cgroup.freeze", &mut text);
+        read.is_ok_and(|text| text.trim_ascii() == b"1")
+    }
+
     /// Reads the resources that the members have used so far; values that the kernel does not report are `None`.
     pub fn usage(&self) -> LeafUsage {
         let mut text = [0; 512];

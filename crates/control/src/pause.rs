@@ -73,7 +73,8 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
         return Err(PauseError::Inside);
     }
     let execs = leaves_of_execs(&leaf);
-    if leaf.frozen()? && leaf.populated()? && execs.iter().all(|exec| matches!(exec.frozen(), Ok(true))) {
+    let is_frozen = |leaf: &Leaf| matches!(leaf.frozen(), Ok(true));
+    if leaf.is_own_freeze() && is_frozen(&leaf) && leaf.populated()? && execs.iter().all(is_frozen) {
         // Nothing runs meanwhile, and a client that died in the middle has left them frozen by themselves.
         thaw_each(&execs);
         return Ok(());

@@ -255,6 +255,30 @@ fn a_client_that_dies_while_it_pauses_execs_leaves_what_unpause_continues() {
     env.assert_nothing_left();
 }
 
+/// That it stands still with the one around it is no pause of its own.
+/// spec: 12.13
+#[test]
+fn a_sandbox_below_a_frozen_one_stays_paused_when_that_goes_on() {
+    let Some((env, _)) = with_leaves() else { return };
+    let script = "\"$PENFOLD\" --root \"$ROOT\" run -d --contain cgroup --name inner sleep 1052; sleep 1051";
+    let outer = env.detach(["--contain", "cgroup", "sh", "-c", script]);
+    let members = await_running(&env, &["sleep 1051", "sleep 1052"]);
+    let inner = || env.listed(&["--filter", "name=inner"])[0]["status"].clone();
+    let freeze = below(&outer, "cgroup.freeze");
+    fs::write(&freeze, "1").unwrap();
+    wait_until("both stand still", || inner() == "paused");
+    env.call(["pause", "inner"]).with_code(0);
+    fs::write(&freeze, "0").unwrap();
+    wait_until("the outer one goes on", || outer.status(&env).as_deref() == Some("running"));
+    assert_eq!(inner(), "paused");
+    env.call(["unpause", "inner"]).with_code(0);
+    assert_eq!(inner(), "running");
+    remove(&env, &outer);
+    outer.assert_gone(&members);
+    env.call(["rm", "inner"]);
+    env.assert_nothing_left();
+}
+
 /// A path below the leaf.
 fn below(sandbox: &Sandbox, name: &str) -> PathBuf {
     sandbox.leaf.as_ref().unwrap().join(name)
